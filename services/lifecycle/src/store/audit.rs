@@ -1,0 +1,48 @@
+//! The audit trail: denials, administrative writes, secrets handed out. Written in the transaction it speaks of.
+
+use berth_domain::time::Time;
+
+use super::{
+    StoreError,
+    engine::{Tx, args},
+};
+
+/// One line of the trail. Never holds a secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditEntry {
+    /// Whose trail.
+    pub tenant: String,
+    /// Principal, service or worker.
+    pub actor: String,
+    /// RPC or trigger.
+    pub action: String,
+    /// What it was about.
+    pub resource: String,
+    /// ALLOWED, DENIED or IGNORED.
+    pub decision: String,
+    /// Policies that determined it, comma separated.
+    pub policies: String,
+    /// Reason, purpose, name.
+    pub detail: String,
+}
+
+/// Appends one line.
+pub(crate) async fn insert(tx: &mut Tx, entry: &AuditEntry, now: Time) -> Result<(), StoreError> {
+    tx.execute(
+        "INSERT INTO audit (audit_id, tenant, actor, action, resource, decision, policies, detail, at)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        args![
+            uuid::Uuid::now_v7().simple().to_string(),
+            entry.tenant.as_str(),
+            entry.actor.as_str(),
+            entry.action.as_str(),
+            entry.resource.as_str(),
+            entry.decision.as_str(),
+            entry.policies.as_str(),
+            entry.detail.as_str(),
+            now
+        ],
+    )
+    .await?;
+    Ok(())
+}

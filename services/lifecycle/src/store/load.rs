@@ -1,0 +1,100 @@
+//! Reads a run with everything that hangs on it.
+
+use berth_domain::{
+    aggregate::Aggregate,
+    id::RunId,
+    lease::Lease,
+    run::Run,
+    session::{Message, Session},
+    time::Time,
+};
+use prost::Message as _;
+
+use super::{
+    Loaded, Record, StoreError,
+    engine::{Engine, Row, Tx, args},
+};
+
+/// What to do when another transaction holds the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lock {
+    /// Wait for it: a caller asked.
+    Wait,
+    /// Leave it alone: whoever holds it will do what is due.
+    Skip,
+}
+
+pub(super) const RUN_COLUMNS: &str = "run_id, tenant, principal, traceparent, prompt, spec, doc, progress, result, last_seq, transition_seq, change_seq, created_at, updated_at";
+
+/// Locks the run's row; false when it is unknown, or held and to be skipped.
+pub(super) async fn lock(tx: &mut Tx, run_id: &RunId, lock: Lock) -> Result<bool, StoreError> {
+    let sql = match (tx.engine(), lock) {
+        // The writing transaction already is the only one.
+        (Engine::Sqlite, _) => "SELECT run_id FROM runs WHERE run_id = $1",
+        (Engine::Postgres, Lock::Wait) => "SELECT run_id FROM runs WHERE run_id = $1 FOR UPDATE",
+        (Engine::Postgres, Lock::Skip) => "SELECT run_id FROM runs WHERE run_id = $1 FOR UPDATE SKIP LOCKED",
+    };
+    Ok(tx.row(sql, args![run_id.as_str()]).await?.is_some())
+}
+
+/// Run, leases by generation, session with messages by ordinal (without their texts).
+pub(super) async fn run(tx: &mut Tx, run_id: &RunId, now: Time) -> Result<Option<Loaded>, StoreError> {
+    let row = tx
+        .row(
+            "SELECT run_id, tenant, principal, traceparent, prompt, spec, doc, progress, result, last_seq, transition_seq,
+                    change_seq, created_at, updated_at
+             FROM runs WHERE run_id = $1",
+            args![run_id.as_str()],
+        )
+        .await?;
+    let Some(row) = row else { return Ok(None) };
+    let leases = tx.rows("SELECT doc FROM leases WHERE run_id = $1 ORDER BY generation", args![run_id.as_str()]).await?;
+    let session = tx
+        .row("SELECT doc FROM sessions WHERE run_id = $1", args![run_id.as_str()])
+        .await?
+        .ok_or_else(|| StoreError::Unknown("a run without a session".to_owned()))?;
+    let messages =
+        tx.rows("SELECT doc FROM messages WHERE run_id = $1 ORDER BY ordinal", args![run_id.as_str()]).await?;
+    loaded(&row, &leases, &session, &messages, now).map(Some)
+}
+
+/// Puts the rows of one run together.
+pub(super) fn loaded(
+    row: &Row,
+    leases: &[Row],
+    session: &Row,
+    messages: &[Row],
+    now: Time,
+) -> Result<Loaded, StoreError> {
+    let mut session: Session = session.document("doc")?;
+    session.messages = messages.iter().map(|row| row.document::<Message>("doc")).collect::<Result<_, _>>()?;
+    let aggregate = Aggregate {
+        run: row.document::<Run>("doc")?,
+        leases: leases.iter().map(|row| row.document::<Lease>("doc")).collect::<Result<_, _>>()?,
+        session,
+    };
+    Ok(Loaded { aggregate, record: record(row)?, now })
+}
+
+fn record(row: &Row) -> Result<Record, StoreError> {
+    let result = match row.opt_bytes("result")? {
+        Some(bytes) => Some(
+            berth_rpc::lifecycle::Result::decode(bytes.as_slice())
+                .map_err(|_| StoreError::Unknown("a result that cannot be decoded".to_owned()))?,
+        ),
+        None => None,
+    };
+    Ok(Record {
+        principal: row.text("principal")?,
+        traceparent: row.text("traceparent")?,
+        prompt: row.text("prompt")?,
+        spec: row.document("spec")?,
+        progress: row.document("progress")?,
+        result,
+        last_seq: row.int("last_seq")?.unsigned_abs(),
+        transition_seq: row.int("transition_seq")?.unsigned_abs(),
+        change_seq: row.int("change_seq")?.unsigned_abs(),
+        created_at: row.time("created_at")?,
+        updated_at: row.time("updated_at")?,
+    })
+}

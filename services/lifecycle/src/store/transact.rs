@@ -1,0 +1,115 @@
+//! `transact(load, decide)`: the one way a run changes.
+
+use berth_domain::id::RunId;
+use berth_events::Hint;
+
+use super::{
+    Decision, Loaded, Store, StoreError,
+    engine::Tx,
+    load::{self, Lock},
+    write::{self, Written},
+};
+use crate::error::Error;
+
+/// Tries of a transaction that keeps losing races before the caller is told UNAVAILABLE.
+const TRIES: u32 = 8;
+
+impl Store {
+    /// Locks and loads the run, runs `decide` over it, writes what it returns, commits, publishes. `decide` is pure: it may
+    /// run again when the transaction lost a race.
+    ///
+    /// # Errors
+    /// NOT_FOUND for an unknown run; whatever `decide` refuses with, in which case nothing was written except the lines of
+    /// its audit trail it asked for by [`Decision::audited`].
+    pub async fn transact<R, D>(&self, run_id: &RunId, mut decide: D) -> Result<R, Error>
+    where
+        D: FnMut(&Loaded) -> Result<Decision<R>, Error> + Send,
+        R: Send,
+    {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.transact_once(run_id, &mut decide).await {
+                Err(Error::Store(error)) if error.is_retriable() && tries < TRIES => {
+                    tracing::debug!(%run_id, tries, "transaction lost a race");
+                    backoff(tries).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn transact_once<R, D>(&self, run_id: &RunId, decide: &mut D) -> Result<R, Error>
+    where
+        D: FnMut(&Loaded) -> Result<Decision<R>, Error> + Send,
+        R: Send,
+    {
+        let mut work = self.begin_work().await?;
+        let loaded = work.load(run_id, Lock::Wait).await?.ok_or(Error::run_not_found())?;
+        let decision = decide(&loaded)?;
+        work.write(&loaded, decision.changes).await?;
+        work.commit().await?;
+        Ok(decision.reply)
+    }
+
+    /// The run as it is now, without a lock.
+    pub async fn read(&self, run_id: &RunId) -> Result<Option<Loaded>, StoreError> {
+        let mut tx = self.begin_read().await?;
+        let now = self.now(&mut tx).await?;
+        load::run(&mut tx, run_id, now).await
+    }
+
+    pub(super) async fn begin_work(&self) -> Result<UnitOfWork<'_>, StoreError> {
+        Ok(UnitOfWork { store: self, tx: self.begin().await?, written: Vec::new() })
+    }
+}
+
+/// A writing transaction over one run, or over several for the expiry and append rounds (then in ascending order of run id).
+pub(super) struct UnitOfWork<'s> {
+    store: &'s Store,
+    pub(super) tx: Tx,
+    written: Vec<Written>,
+}
+
+impl UnitOfWork<'_> {
+    /// The run, locked; None when unknown, or held by another transaction and `lock` says to skip it.
+    pub(super) async fn load(&mut self, run_id: &RunId, lock: Lock) -> Result<Option<Loaded>, StoreError> {
+        if !load::lock(&mut self.tx, run_id, lock).await? {
+            return Ok(None);
+        }
+        // Read after the lock was won, so that no later transaction on this run can see an earlier moment.
+        let now = self.store.now(&mut self.tx).await?;
+        load::run(&mut self.tx, run_id, now).await
+    }
+
+    pub(super) async fn write(&mut self, loaded: &Loaded, changes: super::Changes) -> Result<(), StoreError> {
+        let written = write::changes(&mut self.tx, loaded, changes).await?;
+        self.written.push(written);
+        Ok(())
+    }
+
+    /// Takes the change cursors, commits, publishes hints.
+    pub(super) async fn commit(mut self) -> Result<(), StoreError> {
+        let mut hints = Vec::new();
+        self.written.sort_by(|a, b| a.tenant.cmp(&b.tenant));
+        for written in self.written {
+            if written.visible {
+                let change_seq = write::take_change_seq(&mut self.tx, &written).await?;
+                hints.push(Hint::Run { run_id: written.run_id.to_string(), change_seq });
+            }
+            hints.extend(written.queues.into_iter().map(Hint::Work));
+            hints.extend(written.events.into_iter().map(|event| Hint::Event(Box::new(event))));
+        }
+        self.tx.commit().await?;
+        for hint in hints {
+            self.store.bus().publish(hint);
+        }
+        Ok(())
+    }
+}
+
+/// A short wait that grows; the lock holder needs a moment.
+pub(super) async fn backoff(tries: u32) {
+    let jitter = u64::from(rand::random::<u8>()) / 16;
+    tokio::time::sleep(std::time::Duration::from_millis(u64::from(tries) * 5 + jitter)).await;
+}

@@ -1,0 +1,1 @@
+//! The workers table: who is alive until when, and where callers reach them.
