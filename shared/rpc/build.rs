@@ -29,12 +29,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     fs::write(out.join("descriptors.bin"), &bytes)?;
 
     let pool = DescriptorPool::decode(bytes.as_slice())?;
-    let secret = pool
-        .get_extension_by_name("berth.options.v1.secret")
-        .ok_or("berth.options.v1.secret is not defined")?;
-    let mut config = tonic_prost_build::configure()
-        .build_transport(true)
-        .compile_well_known_types(false);
+    let secret =
+        pool.get_extension_by_name("berth.options.v1.secret").ok_or("berth.options.v1.secret is not defined")?;
+    let mut config = tonic_prost_build::configure().build_transport(true).compile_well_known_types(false);
     let mut redacted = String::new();
     for message in pool.all_messages() {
         let is_secret = |field: prost_reflect::FieldDescriptor| {

@@ -86,14 +86,19 @@ pub fn connect_in_process(routes: Routes, shutdown: CancellationToken) -> Channe
         }
     });
     // The address is never resolved; it only has to be a valid URI.
-    Endpoint::from_static("http://in-process.berth").connect_with_connector_lazy(tower::service_fn(move |_: http::Uri| {
-        let pipes = pipes.clone();
-        async move {
-            let (client, server) = tokio::io::duplex(PIPE_BYTES);
-            pipes.send(Ok(server)).await.map_err(|_| std::io::Error::from(std::io::ErrorKind::ConnectionRefused))?;
-            Ok::<_, std::io::Error>(TokioIo::new(client))
-        }
-    }))
+    Endpoint::from_static("http://in-process.berth").connect_with_connector_lazy(tower::service_fn(
+        move |_: http::Uri| {
+            let pipes = pipes.clone();
+            async move {
+                let (client, server) = tokio::io::duplex(PIPE_BYTES);
+                pipes
+                    .send(Ok(server))
+                    .await
+                    .map_err(|_| std::io::Error::from(std::io::ErrorKind::ConnectionRefused))?;
+                Ok::<_, std::io::Error>(TokioIo::new(client))
+            }
+        },
+    ))
 }
 
 /// A channel over TCP with keep-alive; connects on first use.

@@ -55,7 +55,14 @@ where
 pub fn span(path: &str, headers: &HeaderMap) -> Span {
     let name = path.trim_start_matches('/');
     let (service, method) = name.rsplit_once('/').unwrap_or(("", name));
-    let span = tracing::info_span!("rpc", otel.name = name, otel.kind = "server", rpc.system = "grpc", rpc.service = service, rpc.method = method);
+    let span = tracing::info_span!(
+        "rpc",
+        otel.name = name,
+        otel.kind = "server",
+        rpc.system = "grpc",
+        rpc.service = service,
+        rpc.method = method
+    );
     let parent = opentelemetry::global::get_text_map_propagator(|p| p.extract(&Headers(headers)));
     // Fails only when no OpenTelemetry layer is installed; the span then simply has no remote parent.
     let _ = span.set_parent(parent);
