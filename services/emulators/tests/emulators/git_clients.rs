@@ -1,7 +1,7 @@
 //! The real git against the server: clone, push, private, hostile, redirecting, and its bounds.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use berth_emulators::Fingerprint;
@@ -10,7 +10,7 @@ use berth_emulators::git_http::{Behaviour, GitHttpConfig, Private};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::world::{GitClient, GitServer, client, text};
+use crate::world::{GitClient, GitServer, client, eventually, text};
 
 const TOKEN: &str = "canary-token-4711";
 
@@ -138,36 +138,60 @@ async fn a_hostile_host_gets_the_token_only_from_a_careless_client() {
 async fn a_redirect_leads_to_another_origin() {
     let world = World::new().await;
     let target = world.serve(Private::None, Behaviour::Honest).await;
-    let origin = format!("http://{}", target.address);
-    let server = world.serve(Private::All, Behaviour::RedirectsTo(origin.clone())).await;
+    let origin = Behaviour::RedirectsTo(format!("http://{}", target.address));
+    let server = world.serve(Private::None, origin).await;
     let git = world.bound_to(&server);
     let url = server.url("demo.git");
     git.succeed(world.place.path(), &["clone", "--quiet", &url, "clone"]).await;
-    assert!(!server.credentials().is_empty() && target.credentials().is_empty());
-    assert!(server.server.calls().iter().any(|call| call.status == 302));
-
+    assert_eq!(server.server.calls().iter().map(|call| call.status).collect::<Vec<_>>(), [302]);
     let arrived = target.server.calls().len();
+    assert!(arrived > 0);
+
     let refused = git.run(&["-c", "http.followRedirects=false", "clone", "--quiet", &url, "other"]).await;
     assert!(!refused.status.success());
     assert_eq!(target.server.calls().len(), arrived);
 }
 
 #[tokio::test]
+async fn a_redirect_after_the_token_was_given_does_not_carry_it_along() {
+    let world = World::new().await;
+    let target = world.serve(Private::None, Behaviour::AsksForToken).await;
+    let origin = Behaviour::RedirectsTo(format!("http://{}", target.address));
+    let server = world.serve(Private::All, origin).await;
+    let git = world.bound_to(&server);
+    let refused = git.run(&["clone", "--quiet", &server.url("demo.git"), "clone"]).await;
+    assert!(!refused.status.success());
+    assert_eq!(server.credentials(), [Fingerprint::of(TOKEN).as_str()]);
+    assert!(!target.server.calls().is_empty());
+    assert!(target.credentials().is_empty());
+}
+
+#[tokio::test]
 async fn git_is_bounded_in_number_and_time() {
     let world = World::new().await;
     let mut config = world.config(Private::None, Behaviour::Honest);
-    config.timeout = Duration::from_millis(300);
+    config.timeout = Duration::from_millis(500);
     let server = GitServer::start(config.clone()).await;
-    // A request that never ends: git waits for it, and is ended.
+    // A request that never ends: git answers with headers, waits for more, and is ended.
     let endless = reqwest::Body::wrap_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>());
     let request = client().post(server.url("demo.git/git-upload-pack")).body(endless);
     let request = request.header("content-type", "application/x-git-upload-pack-request");
-    assert_eq!(request.send().await.unwrap().status(), 502);
+    let response = request.send().await.unwrap();
+    assert!(!processes_in(world.root.path()).is_empty());
+    assert!(response.bytes().await.is_err(), "the answer must not look complete");
+    eventually("git and its children are gone", || processes_in(world.root.path()).is_empty()).await;
 
     config.max_processes = 0;
     let server = GitServer::start(config).await;
     let refs = client().get(server.url("demo.git/info/refs?service=git-upload-pack")).send().await.unwrap();
     assert_eq!(refs.status(), 503);
+}
+
+/// Processes whose working directory is at or below `root`.
+fn processes_in(root: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let directories = entries.filter_map(|entry| std::fs::read_link(entry.path().join("cwd")).ok());
+    directories.filter(|directory| directory.starts_with(root)).collect()
 }
 
 #[tokio::test]

@@ -236,3 +236,14 @@ impl GitClient {
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
+
+/// Waits until `condition` holds; fails with its name when it never does.
+pub(crate) async fn eventually(name: &str, condition: impl Fn() -> bool) {
+    let mut poll = tokio::time::interval(Duration::from_millis(10));
+    let waited = tokio::time::timeout(LIMIT, async {
+        while !condition() {
+            poll.tick().await;
+        }
+    });
+    waited.await.unwrap_or_else(|_| panic!("never happened: {name}"));
+}
