@@ -1,7 +1,7 @@
 //! The transition table of the lease (machines.md §1): every trigger but reports, which are in `report.rs`.
 
 use super::{
-    Action, Beat, Cause, Claim, Desired, Effect, Lease, Observed, Outcome, Receipt, ReceiptKind, State, Trigger, beat,
+    Action, Beat, Cause, Claim, Desired, Effect, Lease, Observed, Receipt, ReceiptKind, State, Trigger, beat,
     next_action, report,
 };
 use crate::failure::FailureReason;
@@ -322,26 +322,3 @@ impl Lease {
         });
     }
 }
-
-impl Outcome {
-    /// The identity it carries, if it carries one.
-    pub fn identity(&self) -> Option<&Identity> {
-        match self {
-            Outcome::Created(identity) | Outcome::Adopted(identity) => Some(identity),
-            Outcome::CredentialsMissing { .. }
-            | Outcome::Refused { .. }
-            | Outcome::NotMade { .. }
-            | Outcome::Unknown { .. }
-            | Outcome::Bootstrapped { .. }
-            | Outcome::BootstrapFailed { .. }
-            | Outcome::BootstrapRetry { .. }
-            | Outcome::Absent { .. }
-            | Outcome::Accepted
-            | Outcome::StillThere
-            | Outcome::TeardownFailed { .. }
-            | Outcome::Gone { .. } => None,
-        }
-    }
-}
-
-use super::Identity;
