@@ -35,6 +35,8 @@ use backend::BackendRequest;
 use endpoint::Endpoint;
 
 const CALLS_PATH: &str = "/__emulator/calls";
+/// Logged as the status when the client left before there was an answer.
+const STATUS_CLIENT_GONE: u16 = 499;
 /// Longest path or query kept in the log, in bytes.
 const MAX_LOGGED: usize = 1024;
 
@@ -85,7 +87,7 @@ pub struct GitCall {
     pub query: Option<String>,
     /// What came as `authorization`.
     pub credential: Option<GitCredential>,
-    /// The status answered.
+    /// The status answered; 499 when the client left before.
     pub status: u16,
 }
 
@@ -138,19 +140,32 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         return list_calls(&shared);
     }
     let credential = GitCredential::of(request.headers());
-    let mut call = GitCall {
+    let call = GitCall {
         serial: shared.serial.fetch_add(1, Ordering::Relaxed) + 1,
         method: request.method().to_string(),
         path: clipped(request.uri().path()),
         query: request.uri().query().map(clipped),
-        credential,
-        status: 0,
+        credential: credential.clone(),
+        status: STATUS_CLIENT_GONE,
     };
-    let response = respond(&shared, request, call.credential.as_ref()).await;
-    call.status = response.status().as_u16();
-    tracing::debug!(method = call.method, path = call.path, status = call.status, "git request answered");
-    shared.calls.push(call, 0);
+    let mut logged = Logged { shared: &shared, call };
+    let response = respond(&shared, request, credential.as_ref()).await;
+    logged.call.status = response.status().as_u16();
     response
+}
+
+/// Logs its call when dropped, so that a credential shows even if its sender left before the answer.
+struct Logged<'a> {
+    shared: &'a Shared,
+    call: GitCall,
+}
+
+impl Drop for Logged<'_> {
+    fn drop(&mut self) {
+        let call = &self.call;
+        tracing::debug!(method = call.method, path = call.path, status = call.status, "git request answered");
+        self.shared.calls.push(call.clone(), 0);
+    }
 }
 
 fn list_calls(shared: &Shared) -> Response {

@@ -187,6 +187,19 @@ async fn git_is_bounded_in_number_and_time() {
     assert_eq!(refs.status(), 503);
 }
 
+#[tokio::test]
+async fn a_client_that_leaves_early_is_logged_all_the_same() {
+    let world = World::new().await;
+    let mut config = world.config(Private::None, Behaviour::AsksForToken);
+    config.max_processes = 0;
+    let server = GitServer::start(config).await;
+    let refs = server.url("demo.git/info/refs?service=git-upload-pack");
+    let leaving = client().get(refs).basic_auth("x-access-token", Some(TOKEN)).timeout(Duration::from_millis(200));
+    assert!(leaving.send().await.is_err());
+    eventually("the call is logged", || server.credentials() == [Fingerprint::of(TOKEN).as_str()]).await;
+    assert_eq!(server.server.calls()[0].status, 499);
+}
+
 /// Processes whose working directory is at or below `root`.
 fn processes_in(root: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
