@@ -3,7 +3,7 @@
 use berth_domain::time::Time;
 
 use super::{
-    StoreError,
+    Store, StoreError,
     engine::{Tx, args},
 };
 
@@ -24,6 +24,43 @@ pub struct AuditEntry {
     pub policies: String,
     /// Reason, purpose, name.
     pub detail: String,
+}
+
+impl Store {
+    /// Appends one line on its own: for what changed nothing else.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn audit(&self, entry: &AuditEntry) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        let now = self.now(&mut tx).await?;
+        insert(&mut tx, entry, now).await?;
+        tx.commit().await
+    }
+
+    /// The newest lines of a tenant's trail, newest first; at most `limit`.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn audit_trail(&self, tenant: &str, limit: u32) -> Result<Vec<AuditEntry>, StoreError> {
+        let mut tx = self.begin_read().await?;
+        let sql = "SELECT tenant, actor, action, resource, decision, policies, detail FROM audit
+                   WHERE tenant = $1 ORDER BY at DESC, audit_id DESC LIMIT $2";
+        let rows = tx.rows(sql, args![tenant, limit]).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(AuditEntry {
+                    tenant: row.text("tenant")?,
+                    actor: row.text("actor")?,
+                    action: row.text("action")?,
+                    resource: row.text("resource")?,
+                    decision: row.text("decision")?,
+                    policies: row.text("policies")?,
+                    detail: row.text("detail")?,
+                })
+            })
+            .collect()
+    }
 }
 
 /// Appends one line.

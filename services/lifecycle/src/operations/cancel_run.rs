@@ -1,0 +1,34 @@
+//! CancelRun: idempotent, and never held up by teardown, which is durable work of its own.
+
+use berth_domain::aggregate::Trigger;
+use berth_rpc::lifecycle as proto;
+
+use crate::{
+    Lifecycle,
+    authenticate::Admitted,
+    error::Error,
+    guard,
+    store::{Changes, Decision, Progress},
+    to_proto,
+};
+
+/// Active: CANCELLED at once. Settled or deleting: unchanged.
+///
+/// # Errors
+/// NOT_FOUND for unknown and DELETED runs, denied.
+pub async fn cancel_run(app: &Lifecycle, call: &Admitted, request: proto::CancelRunRequest) -> Result<proto::Run, Error> {
+    let run_id = guard::run_id(&request.run_id)?;
+    app.store
+        .transact(&run_id, |loaded| {
+            app.allow(call, loaded)?;
+            guard::not_deleted(loaded)?;
+            let reason = guard::reason(&request.reason)?;
+            let mut changes = Changes { actor: call.actor(), ..Changes::default() };
+            if loaded.apply(&mut changes, &Trigger::Cancel)? && !reason.is_empty() {
+                let progress = loaded.record.progress.clone();
+                changes.progress = Some(Progress { cancel_reason: reason.to_owned(), ..progress });
+            }
+            Ok(Decision::changed(to_proto::run(&loaded.with(&changes)), changes))
+        })
+        .await
+}

@@ -1,0 +1,36 @@
+//! ForgetRun: an administrator takes responsibility for sandboxes that cannot be proven absent. Audited with the reason.
+
+use berth_domain::aggregate::Trigger;
+use berth_rpc::lifecycle as proto;
+
+use crate::{
+    Lifecycle,
+    authenticate::Admitted,
+    error::Error,
+    guard,
+    store::{Changes, Decision},
+    to_proto,
+};
+
+/// DELETION_FAILED, or DELETING for over an hour: every unproven lease gets a FORGOTTEN receipt.
+///
+/// # Errors
+/// INVALID_ARGUMENT (REASON_REQUIRED), FAILED_PRECONDITION (NOT_DELETING, TOO_EARLY_TO_FORGET), NOT_FOUND, denied.
+pub async fn forget_run(app: &Lifecycle, call: &Admitted, request: proto::ForgetRunRequest) -> Result<proto::Run, Error> {
+    let run_id = guard::run_id(&request.run_id)?;
+    app.store
+        .transact(&run_id, |loaded| {
+            let decision = app.allow(call, loaded)?;
+            guard::not_deleted(loaded)?;
+            let reason = guard::reason(&request.reason)?;
+            if reason.is_empty() {
+                return Err(Error::invalid("reason", "REASON_REQUIRED", "say why the run is given up"));
+            }
+            let mut changes = Changes { actor: call.actor(), ..Changes::default() };
+            let forget = Trigger::Forget { reason: reason.to_owned(), by: call.actor() };
+            loaded.apply(&mut changes, &forget)?;
+            let reply = to_proto::run(&loaded.with(&changes));
+            Ok(Decision::changed(reply, changes).audited(decision.trail(call.subject(), reason)))
+        })
+        .await
+}
