@@ -1,0 +1,1 @@
+//! Real sandboxes on this kernel.
