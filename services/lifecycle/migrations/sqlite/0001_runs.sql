@@ -135,7 +135,6 @@ CREATE TABLE workers (
   worker_id TEXT NOT NULL,
   service TEXT NOT NULL,
   endpoint TEXT NOT NULL,
-  providers TEXT NOT NULL,
   localities TEXT NOT NULL,
   alive_until INTEGER NOT NULL,
   CONSTRAINT workers_pk PRIMARY KEY (worker_id)

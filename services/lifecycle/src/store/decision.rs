@@ -1,7 +1,7 @@
 //! What `decide` hands back: the reply, and everything that must be written with it in the one transaction.
 
 use berth_domain::{
-    aggregate::{Aggregate, Applied, Transition, Trigger},
+    aggregate::{Aggregate, Applied, Note, Transition, Trigger},
     id::RunId,
     step::Refusal,
     time::Time,
@@ -30,9 +30,12 @@ pub struct Changes {
     /// Who made the change, for the timeline: principal, worker or `lifecycle`.
     pub actor: String,
     /// The rows after the change; absent: unchanged.
-    pub next: Option<Aggregate>,
+    pub next: Option<Box<Aggregate>>,
     /// State changes, in order.
     pub transitions: Vec<Transition>,
+    /// What the machines asked for beside the rows, in order. The store itself erases on DELETED and stores a failed
+    /// collection in the result; the rest is for the operation (an audit line per forgotten lease).
+    pub notes: Vec<Note>,
     /// The counters after the change; absent: unchanged.
     pub progress: Option<Progress>,
     /// The result after the change; absent: unchanged.
@@ -101,9 +104,10 @@ impl Changes {
     }
 
     /// Follows one applied trigger with another, on the same rows.
-    fn follow(&mut self, next: Aggregate, mut transitions: Vec<Transition>) {
+    fn follow(&mut self, next: Box<Aggregate>, mut transitions: Vec<Transition>, mut notes: Vec<Note>) {
         self.next = Some(next);
         self.transitions.append(&mut transitions);
+        self.notes.append(&mut notes);
     }
 }
 
@@ -119,10 +123,18 @@ impl Loaded {
     /// # Errors
     /// A refusal of the machine, as the error clients get.
     pub fn apply(&self, changes: &mut Changes, trigger: &Trigger) -> Result<bool, Error> {
-        let current = changes.next.as_ref().unwrap_or(&self.aggregate);
-        match berth_domain::aggregate::apply(current, trigger, self.now, &mut Uuid::now_v7) {
-            Applied::Changed { next, transitions, notes: _ } => {
-                changes.follow(next, transitions);
+        let applied = berth_domain::aggregate::apply(self.after(changes), trigger, self.now, &mut Uuid::now_v7);
+        match applied {
+            Applied::Changed { next, transitions, notes } => {
+                for note in &notes {
+                    if let Note::CollectFailed { reason, text } = note {
+                        let mut result = changes.result.clone().or(self.record.result.clone()).unwrap_or_default();
+                        result.collect_error =
+                            Some(proto::Error { reason: reason.as_str().to_owned(), message: text.clone() });
+                        changes.result = Some(result);
+                    }
+                }
+                changes.follow(next, transitions, notes);
                 Ok(true)
             }
             Applied::Ignored(_) => Ok(false),
@@ -132,14 +144,14 @@ impl Loaded {
 
     /// The rows after `changes`.
     pub fn after<'a>(&'a self, changes: &'a Changes) -> &'a Aggregate {
-        changes.next.as_ref().unwrap_or(&self.aggregate)
+        changes.next.as_deref().unwrap_or(&self.aggregate)
     }
 
     /// The run as it will stand once `changes` are committed (its cursor excepted, which the commit assigns).
     pub fn with(&self, changes: &Changes) -> Self {
         let mut next = self.clone();
         if let Some(aggregate) = &changes.next {
-            next.aggregate = aggregate.clone();
+            next.aggregate = (**aggregate).clone();
             next.record.updated_at = self.now;
         }
         if let Some(progress) = &changes.progress {

@@ -11,7 +11,7 @@ use berth_domain::{
 use prost::Message as _;
 
 use super::{
-    Loaded, Record, StoreError,
+    Loaded, Record, Spent, StoreError,
     engine::{Engine, Row, Tx, args},
 };
 
@@ -24,7 +24,8 @@ pub(super) enum Lock {
     Skip,
 }
 
-pub(super) const RUN_COLUMNS: &str = "run_id, tenant, principal, traceparent, prompt, spec, doc, progress, result, last_seq, transition_seq, change_seq, created_at, updated_at";
+const SELECT_LEASES: &str = "SELECT lease_id AS row_id, doc, spent_fence, spent_request_hash, spent_reply
+                             FROM leases WHERE run_id = $1 ORDER BY generation";
 
 /// Locks the run's row; false when it is unknown, or held and to be skipped.
 pub(super) async fn lock(tx: &mut Tx, run_id: &RunId, lock: Lock) -> Result<bool, StoreError> {
@@ -48,9 +49,12 @@ pub(super) async fn run(tx: &mut Tx, run_id: &RunId, now: Time) -> Result<Option
         )
         .await?;
     let Some(row) = row else { return Ok(None) };
-    let leases = tx.rows("SELECT doc FROM leases WHERE run_id = $1 ORDER BY generation", args![run_id.as_str()]).await?;
+    let leases = tx.rows(SELECT_LEASES, args![run_id.as_str()]).await?;
     let session = tx
-        .row("SELECT doc FROM sessions WHERE run_id = $1", args![run_id.as_str()])
+        .row(
+            "SELECT session_id AS row_id, doc, spent_fence, spent_request_hash, spent_reply FROM sessions WHERE run_id = $1",
+            args![run_id.as_str()],
+        )
         .await?
         .ok_or_else(|| StoreError::Unknown("a run without a session".to_owned()))?;
     let messages =
@@ -66,6 +70,7 @@ pub(super) fn loaded(
     messages: &[Row],
     now: Time,
 ) -> Result<Loaded, StoreError> {
+    let spent = leases.iter().chain([session]).map(spent).filter_map(Result::transpose).collect::<Result<_, _>>()?;
     let mut session: Session = session.document("doc")?;
     session.messages = messages.iter().map(|row| row.document::<Message>("doc")).collect::<Result<_, _>>()?;
     let aggregate = Aggregate {
@@ -73,7 +78,16 @@ pub(super) fn loaded(
         leases: leases.iter().map(|row| row.document::<Lease>("doc")).collect::<Result<_, _>>()?,
         session,
     };
-    Ok(Loaded { aggregate, record: record(row)?, now })
+    Ok(Loaded { aggregate, record: record(row)?, spent, now })
+}
+
+fn spent(row: &Row) -> Result<Option<Spent>, StoreError> {
+    let (Some(fence), Some(request_hash), Some(reply)) =
+        (row.opt_int("spent_fence")?, row.opt_bytes("spent_request_hash")?, row.opt_bytes("spent_reply")?)
+    else {
+        return Ok(None);
+    };
+    Ok(Some(Spent { row_id: row.text("row_id")?, fence: fence.unsigned_abs(), request_hash, reply }))
 }
 
 fn record(row: &Row) -> Result<Record, StoreError> {

@@ -5,6 +5,8 @@
 //! other rows, then the worker's row, the tenant's counter last. Only this module sees a transaction.
 
 pub mod audit;
+pub mod keys;
+pub mod secrets;
 mod append;
 mod clock;
 mod decision;
@@ -27,16 +29,17 @@ use berth_domain::id::deployment_hash;
 use berth_events::Bus;
 use uuid::Uuid;
 
-pub use append::{Append, Appended};
+pub use append::{Append, Appended, Judge, LogHead};
 pub use clock::Clock;
 pub use decision::{Changes, Decision, NewEvent, Spent, refused};
 pub use engine::Engine;
+pub use events::{PAGE_EVENTS, Page};
 pub use failure::StoreError;
 pub use idempotency::{Created, IdempotencyKey, NewRun};
-pub use queue::{Due, RowKind, RowRef};
+pub use queue::{Due, LeaseDemand, Lives};
 pub use record::{Loaded, Progress, Record, RunSpec, Usage};
 pub use runs::{RunFilter, StoredReceipt, StoredTransition};
-pub use workers::Worker;
+pub use workers::{HeldRow, Worker};
 
 /// Where the database is.
 #[derive(Clone, Debug)]

@@ -4,6 +4,8 @@ use berth_domain::{aggregate::Aggregate, time::Time};
 use berth_rpc::lifecycle as proto;
 use serde::{Deserialize, Serialize};
 
+use super::decision::Spent;
+
 /// The request, as validated by CreateRun. The prompt is kept apart ([`Record::prompt`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -100,6 +102,8 @@ pub struct Loaded {
     pub aggregate: Aggregate,
     /// The store's part.
     pub record: Record,
+    /// The last spent fence of every row that has one.
+    pub spent: Vec<Spent>,
     /// The moment of this transaction: the database's clock on Postgres, the host's on SQLite.
     pub now: Time,
 }

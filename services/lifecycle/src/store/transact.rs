@@ -1,10 +1,13 @@
 //! `transact(load, decide)`: the one way a run changes.
 
-use berth_domain::id::RunId;
+use berth_domain::{
+    aggregate::{Aggregate, Transition},
+    id::RunId,
+};
 use berth_events::Hint;
 
 use super::{
-    Decision, Loaded, Store, StoreError,
+    Decision, Loaded, NewEvent, Store, StoreError,
     engine::Tx,
     load::{self, Lock},
     write::{self, Written},
@@ -19,8 +22,7 @@ impl Store {
     /// run again when the transaction lost a race.
     ///
     /// # Errors
-    /// NOT_FOUND for an unknown run; whatever `decide` refuses with, in which case nothing was written except the lines of
-    /// its audit trail it asked for by [`Decision::audited`].
+    /// NOT_FOUND for an unknown run; whatever `decide` refuses with, in which case nothing was written.
     pub async fn transact<R, D>(&self, run_id: &RunId, mut decide: D) -> Result<R, Error>
     where
         D: FnMut(&Loaded) -> Result<Decision<R>, Error> + Send,
@@ -34,22 +36,45 @@ impl Store {
                     tracing::debug!(%run_id, tries, "transaction lost a race");
                     backoff(tries).await;
                 }
+                outcome => return outcome.map(|(reply, _)| reply),
+            }
+        }
+    }
+
+    /// [`Store::transact`], and the run as the transaction left it.
+    ///
+    /// # Errors
+    /// As [`Store::transact`].
+    pub async fn transact_run<R, D>(&self, run_id: &RunId, mut decide: D) -> Result<(R, Loaded), Error>
+    where
+        D: FnMut(&Loaded) -> Result<Decision<R>, Error> + Send,
+        R: Send,
+    {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.transact_once(run_id, &mut decide).await {
+                Err(Error::Store(error)) if error.is_retriable() && tries < TRIES => backoff(tries).await,
                 outcome => return outcome,
             }
         }
     }
 
-    async fn transact_once<R, D>(&self, run_id: &RunId, decide: &mut D) -> Result<R, Error>
+    async fn transact_once<R, D>(&self, run_id: &RunId, decide: &mut D) -> Result<(R, Loaded), Error>
     where
         D: FnMut(&Loaded) -> Result<Decision<R>, Error> + Send,
         R: Send,
     {
         let mut work = self.begin_work().await?;
         let loaded = work.load(run_id, Lock::Wait).await?.ok_or(Error::run_not_found())?;
-        let decision = decide(&loaded)?;
-        work.write(&loaded, decision.changes).await?;
-        work.commit().await?;
-        Ok(decision.reply)
+        let Decision { reply, changes } = decide(&loaded)?;
+        let mut after = loaded.with(&changes);
+        let (last_seq, transition_seq) = work.write(&loaded, changes).await?;
+        (after.record.last_seq, after.record.transition_seq) = (last_seq, transition_seq);
+        if let Some(change_seq) = work.commit().await? {
+            after.record.change_seq = change_seq;
+        }
+        Ok((reply, after))
     }
 
     /// The run as it is now, without a lock.
@@ -82,19 +107,36 @@ impl UnitOfWork<'_> {
         load::run(&mut self.tx, run_id, now).await
     }
 
-    pub(super) async fn write(&mut self, loaded: &Loaded, changes: super::Changes) -> Result<(), StoreError> {
+    /// Writes one run's changes; the last numbers of its log and its timeline.
+    pub(super) async fn write(&mut self, loaded: &Loaded, changes: super::Changes) -> Result<(u64, u64), StoreError> {
         let written = write::changes(&mut self.tx, loaded, changes).await?;
+        let last = (written.last_seq, written.transition_seq);
+        self.written.push(written);
+        Ok(last)
+    }
+
+    /// Writes everything that hangs on a run whose own row was just inserted.
+    pub(super) async fn write_created(
+        &mut self,
+        aggregate: &Aggregate,
+        transitions: &[Transition],
+        events: Vec<NewEvent>,
+        actor: &str,
+    ) -> Result<(), StoreError> {
+        let written = write::created(&mut self.tx, aggregate, transitions, events, actor).await?;
         self.written.push(written);
         Ok(())
     }
 
-    /// Takes the change cursors, commits, publishes hints.
-    pub(super) async fn commit(mut self) -> Result<(), StoreError> {
+    /// Takes the change cursors, commits, publishes hints; the last cursor taken.
+    pub(super) async fn commit(mut self) -> Result<Option<u64>, StoreError> {
         let mut hints = Vec::new();
+        let mut last = None;
         self.written.sort_by(|a, b| a.tenant.cmp(&b.tenant));
         for written in self.written {
             if written.visible {
                 let change_seq = write::take_change_seq(&mut self.tx, &written).await?;
+                last = Some(change_seq.unsigned_abs());
                 hints.push(Hint::Run { run_id: written.run_id.to_string(), change_seq });
             }
             hints.extend(written.queues.into_iter().map(Hint::Work));
@@ -104,7 +146,7 @@ impl UnitOfWork<'_> {
         for hint in hints {
             self.store.bus().publish(hint);
         }
-        Ok(())
+        Ok(last)
     }
 }
 

@@ -5,8 +5,7 @@ use berth_domain::{
     id::RunId,
     lease::Lease,
     run::State,
-    session::Session,
-    time::Time,
+    session::{Message, MessageState, Session},
 };
 use berth_events::Queue;
 use berth_rpc::lifecycle as proto;
@@ -28,6 +27,10 @@ pub(super) struct Written {
     pub(super) visible: bool,
     pub(super) queues: Vec<Queue>,
     pub(super) events: Vec<proto::Event>,
+    /// The newest event's number.
+    pub(super) last_seq: u64,
+    /// The newest transition's number.
+    pub(super) transition_seq: u64,
 }
 
 /// Writes `changes` over what was loaded. The run's row is locked by this transaction.
@@ -38,21 +41,32 @@ pub(super) async fn changes(tx: &mut Tx, loaded: &Loaded, mut changes: Changes) 
         audit::insert(tx, entry, loaded.now).await?;
     }
     if changes.leaves_run_alone() {
-        return Ok(Written { run_id: run_id.clone(), tenant, visible: false, queues: vec![], events: vec![] });
+        return Ok(Written {
+            run_id: run_id.clone(),
+            tenant,
+            visible: false,
+            queues: vec![],
+            events: vec![],
+            last_seq: loaded.record.last_seq,
+            transition_seq: loaded.record.transition_seq,
+        });
     }
-    let visible = changes.next.is_some() || changes.progress.is_some() || changes.result.is_some();
+    let visible = changes.progress.is_some()
+        || changes.result.is_some()
+        || changes.next.as_deref().is_some_and(|next| is_visible(&loaded.aggregate, next));
     let mut queues = Vec::new();
-    if let Some(next) = &changes.next {
+    if let Some(next) = changes.next.as_deref() {
         queues = rows(tx, &loaded.aggregate, next).await?;
         receipts(tx, &loaded.aggregate, next).await?;
     }
     let transition_seq = transitions(tx, loaded, &changes).await?;
-    let after = changes.next.as_ref().unwrap_or(&loaded.aggregate);
-    changes.events.extend(state_events(&changes.transitions, after));
-    let appended = events::insert(tx, run_id, loaded.record.last_seq, changes.events).await?;
+    let after = changes.next.as_deref().unwrap_or(&loaded.aggregate);
+    let mut new_events = std::mem::take(&mut changes.events);
+    new_events.extend(state_events(&changes.transitions, after));
+    let appended = events::insert(tx, run_id, loaded.record.last_seq, new_events).await?;
     let last_seq = loaded.record.last_seq + appended.len() as u64;
 
-    if visible {
+    if visible || changes.next.is_some() {
         let progress = changes.progress.as_ref().unwrap_or(&loaded.record.progress);
         tx.execute(
             "UPDATE runs SET state = $2, doc = $3, progress = $4, last_seq = $5, transition_seq = $6, tick_at = $7,
@@ -66,7 +80,7 @@ pub(super) async fn changes(tx: &mut Tx, loaded: &Loaded, mut changes: Changes) 
                 last_seq,
                 transition_seq,
                 aggregate::due(after, loaded.now),
-                loaded.now
+                if visible { loaded.now } else { loaded.record.updated_at }
             ],
         )
         .await?;
@@ -83,11 +97,45 @@ pub(super) async fn changes(tx: &mut Tx, loaded: &Loaded, mut changes: Changes) 
     if after.run.state == State::Deleted && loaded.aggregate.run.state != State::Deleted {
         erase(tx, loaded).await?;
     }
-    Ok(Written { run_id: run_id.clone(), tenant, visible, queues, events: appended })
+    Ok(Written { run_id: run_id.clone(), tenant, visible, queues, events: appended, last_seq, transition_seq })
 }
 
-/// The rows of a run being created; the run's own row is written by the caller.
-pub(super) async fn rows(tx: &mut Tx, old: &Aggregate, next: &Aggregate) -> Result<Vec<Queue>, StoreError> {
+/// Whether a client reading the run would see a difference; signs of life and claims are no news.
+fn is_visible(old: &Aggregate, next: &Aggregate) -> bool {
+    let shown = |lease: &Lease| (lease.id.clone(), lease.state, lease.identity.clone(), lease.workdir.clone(), lease.observed);
+    old.run != next.run
+        || old.leases.len() != next.leases.len()
+        || old.leases.last().map(shown) != next.leases.last().map(shown)
+}
+
+/// Writes what hangs on a run being created; the run's own row is there already.
+pub(super) async fn created(
+    tx: &mut Tx,
+    aggregate: &Aggregate,
+    transitions: &[Transition],
+    new_events: Vec<NewEvent>,
+    actor: &str,
+) -> Result<Written, StoreError> {
+    let run_id = aggregate.run.id.clone();
+    for lease in &aggregate.leases {
+        write_lease(tx, lease).await?;
+    }
+    write_session(tx, &aggregate.session).await?;
+    write_messages(tx, &[], &aggregate.session).await?;
+    let transition_seq = insert_transitions(tx, &run_id, 0, transitions, actor).await?;
+    let events = events::insert(tx, &run_id, 0, new_events).await?;
+    let last_seq = events.len() as u64;
+    tx.execute(
+        "UPDATE runs SET last_seq = $2, transition_seq = $3 WHERE run_id = $1",
+        args![run_id.as_str(), last_seq, transition_seq],
+    )
+    .await?;
+    let tenant = aggregate.run.tenant.to_string();
+    Ok(Written { run_id, tenant, visible: true, queues: vec![Queue::Lease], events, last_seq, transition_seq })
+}
+
+/// Writes the rows that changed.
+async fn rows(tx: &mut Tx, old: &Aggregate, next: &Aggregate) -> Result<Vec<Queue>, StoreError> {
     let mut queues = Vec::new();
     for lease in &next.leases {
         if old.leases.iter().any(|before| before == lease) {
@@ -100,7 +148,7 @@ pub(super) async fn rows(tx: &mut Tx, old: &Aggregate, next: &Aggregate) -> Resu
     }
     if old.session != next.session {
         write_session(tx, &next.session).await?;
-        write_messages(tx, &old.session, &next.session).await?;
+        write_messages(tx, &old.session.messages, &next.session).await?;
         if next.session.next_action.is_some() {
             queues.push(Queue::Session);
         }
@@ -108,7 +156,7 @@ pub(super) async fn rows(tx: &mut Tx, old: &Aggregate, next: &Aggregate) -> Resu
     Ok(queues)
 }
 
-pub(super) async fn write_lease(tx: &mut Tx, lease: &Lease) -> Result<(), StoreError> {
+async fn write_lease(tx: &mut Tx, lease: &Lease) -> Result<(), StoreError> {
     let provider = lease.identity.as_ref().map_or(&lease.provider, |identity| &identity.provider);
     tx.execute(
         "INSERT INTO leases (lease_id, run_id, generation, provider, scope, state, next_action, next_action_at,
@@ -138,7 +186,7 @@ pub(super) async fn write_lease(tx: &mut Tx, lease: &Lease) -> Result<(), StoreE
     Ok(())
 }
 
-pub(super) async fn write_session(tx: &mut Tx, session: &Session) -> Result<(), StoreError> {
+async fn write_session(tx: &mut Tx, session: &Session) -> Result<(), StoreError> {
     let mut stored = session.clone();
     stored.messages = Vec::new();
     tx.execute(
@@ -165,9 +213,9 @@ pub(super) async fn write_session(tx: &mut Tx, session: &Session) -> Result<(), 
 }
 
 /// A message's text is written with its row and never again; the document beside it never holds it.
-async fn write_messages(tx: &mut Tx, old: &Session, next: &Session) -> Result<(), StoreError> {
+async fn write_messages(tx: &mut Tx, old: &[Message], next: &Session) -> Result<(), StoreError> {
     for message in &next.messages {
-        match old.messages.iter().find(|before| before.id == message.id) {
+        match old.iter().find(|before| before.id == message.id) {
             Some(before) if before == message => {}
             Some(_) => {
                 let mut stored = message.clone();
@@ -178,7 +226,7 @@ async fn write_messages(tx: &mut Tx, old: &Session, next: &Session) -> Result<()
                         next.run.as_str(),
                         message.id.as_str(),
                         message.ordinal,
-                        message.state.as_str(),
+                        message_state(message.state),
                         document(&stored)?
                     ],
                 )
@@ -193,7 +241,7 @@ async fn write_messages(tx: &mut Tx, old: &Session, next: &Session) -> Result<()
                         message.id.as_str(),
                         next.run.as_str(),
                         message.ordinal,
-                        message.state.as_str(),
+                        message_state(message.state),
                         document(&stored)?,
                         text
                     ],
@@ -203,6 +251,17 @@ async fn write_messages(tx: &mut Tx, old: &Session, next: &Session) -> Result<()
         }
     }
     Ok(())
+}
+
+/// The stored name of a message's state.
+fn message_state(state: MessageState) -> &'static str {
+    match state {
+        MessageState::Queued => "QUEUED",
+        MessageState::Delivered => "DELIVERED",
+        MessageState::Accepted => "ACCEPTED",
+        MessageState::Done => "DONE",
+        MessageState::Failed(_) => "FAILED",
+    }
 }
 
 async fn receipts(tx: &mut Tx, old: &Aggregate, next: &Aggregate) -> Result<(), StoreError> {
@@ -237,7 +296,7 @@ async fn transitions(tx: &mut Tx, loaded: &Loaded, changes: &Changes) -> Result<
 }
 
 /// Appends to the timeline after `last`; the new last number.
-pub(super) async fn insert_transitions(
+async fn insert_transitions(
     tx: &mut Tx,
     run_id: &RunId,
     last: u64,
