@@ -11,13 +11,7 @@ use std::{
 
 use futures::future::BoxFuture;
 use http::{Request, Response};
-use tonic::{
-    Status,
-    body::Body,
-    codegen::Service,
-    metadata::MetadataMap,
-    server::NamedService,
-};
+use tonic::{Status, body::Body, codegen::Service, metadata::MetadataMap, server::NamedService};
 use tower::Layer;
 
 use crate::{
@@ -27,13 +21,13 @@ use crate::{
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub struct Admission {
+pub(crate) struct Admission {
     authenticator: Authenticator,
 }
 
 impl Admission {
     /// Verifies with `authenticator`.
-    pub fn new(authenticator: Authenticator) -> Self {
+    pub(crate) fn new(authenticator: Authenticator) -> Self {
         Self { authenticator }
     }
 }
@@ -48,7 +42,7 @@ impl<S> Layer<S> for Admission {
 
 /// See [`Admission`].
 #[derive(Clone, Debug)]
-pub struct Admit<S> {
+pub(crate) struct Admit<S> {
     inner: S,
     authenticator: Authenticator,
 }
@@ -97,7 +91,7 @@ where
 ///
 /// # Errors
 /// Unauthenticated when the layer is missing.
-pub fn admitted<T>(request: &tonic::Request<T>) -> Result<Admitted, Error> {
+pub(crate) fn admitted<T>(request: &tonic::Request<T>) -> Result<Admitted, Error> {
     request
         .extensions()
         .get::<Admitted>()

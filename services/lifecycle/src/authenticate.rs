@@ -95,24 +95,18 @@ impl Admitted {
     pub fn actor(&self) -> String {
         self.subject.name().to_owned()
     }
-
-    /// An admitted caller as tests of operations need it.
-    #[cfg(test)]
-    pub(crate) fn for_test(subject: Subject, action: &str) -> Self {
-        Self { subject, action: action.to_owned(), on_behalf_of: None, idempotency_key: None, traceparent: String::new() }
-    }
 }
 
 /// Verifies credentials against the store.
 #[derive(Clone, Debug)]
-pub struct Authenticator {
+pub(crate) struct Authenticator {
     store: Store,
     policy: Arc<Policy>,
 }
 
 impl Authenticator {
     /// Over this store, with these policies for RPCs about the deployment.
-    pub fn new(store: Store, policy: Arc<Policy>) -> Self {
+    pub(crate) fn new(store: Store, policy: Arc<Policy>) -> Self {
         Self { store, policy }
     }
 
@@ -122,7 +116,7 @@ impl Authenticator {
     /// # Errors
     /// Unauthenticated (CREDENTIAL_MISSING, CREDENTIAL_INVALID), Denied (TENANT_MISMATCH, SERVICE_KEY_REQUIRED, policy),
     /// or a failed store.
-    pub async fn admit(&self, path: &str, metadata: &MetadataMap) -> Result<Admitted, Error> {
+    pub(crate) async fn admit(&self, path: &str, metadata: &MetadataMap) -> Result<Admitted, Error> {
         // Fails closed: an RPC that declares nothing cannot be called.
         let access = access::access(path).ok_or_else(credential_missing)?;
         let peer = self.peer(metadata).await?;
@@ -130,13 +124,14 @@ impl Authenticator {
         let (subject, action) = if !access.services.is_empty() {
             let service = service_peer(&peer, access)?;
             if access.action == "CheckAccess" {
-                on_behalf_of = Some(self.forwarded(metadata).await?);
+                on_behalf_of = Some(self.forwarded(metadata, access).await?);
             }
             (Subject::Service(service), access.action.clone())
         } else if let Holder::Service(_) = peer.holder {
-            (Subject::Caller(self.forwarded(metadata).await?), action_on_behalf(metadata, access))
+            (Subject::Caller(self.forwarded(metadata, access).await?), action_on_behalf(metadata, access))
         } else {
-            (Subject::Caller(caller(&peer, AuthMethod::ApiKey, tenant_header(metadata)?)?), access.action.clone())
+            let caller = caller(&peer, AuthMethod::ApiKey, tenant_header(metadata)?, &access.action)?;
+            (Subject::Caller(caller), access.action.clone())
         };
         if access.resource == "Deployment" {
             self.policy.authorize(&subject, &action, Resource::Deployment)?;
@@ -150,12 +145,12 @@ impl Authenticator {
         })
     }
 
-    /// The caller behind a bearer key, acting for `tenant` (None: the credential's only one).
+    /// The caller behind a bearer key, acting for `tenant` (None: the credential's only one); `action` is for the audit trail.
     ///
     /// # Errors
     /// Unauthenticated (CREDENTIAL_INVALID), Denied (TENANT_MISMATCH), or a failed store.
-    pub async fn caller_by_key(&self, key: &str, tenant: Option<&str>) -> Result<Caller, Error> {
-        caller(&self.credential(key).await?, AuthMethod::ApiKey, tenant)
+    pub(crate) async fn caller_by_key(&self, key: &str, tenant: Option<&str>, action: &str) -> Result<Caller, Error> {
+        caller(&self.credential(key).await?, AuthMethod::ApiKey, tenant, action)
     }
 
     async fn peer(&self, metadata: &MetadataMap) -> Result<Credential, Error> {
@@ -166,29 +161,30 @@ impl Authenticator {
         self.credential(key).await
     }
 
-    async fn forwarded(&self, metadata: &MetadataMap) -> Result<Caller, Error> {
+    async fn forwarded(&self, metadata: &MetadataMap, access: &Access) -> Result<Caller, Error> {
         let value = metadata.get(metadata::CALLER).ok_or_else(credential_missing)?;
         let value = value.to_str().map_err(|_| credential_invalid())?;
         let tenant = tenant_header(metadata)?;
         match value.split_once(' ') {
-            Some(("assertion", token)) => self.caller_by_assertion(token, tenant).await,
-            Some(("bearer", key)) => self.caller_by_key(key, tenant).await,
+            Some(("assertion", token)) => self.caller_by_assertion(token, tenant, &access.action).await,
+            Some(("bearer", key)) => self.caller_by_key(key, tenant, &access.action).await,
             Some(_) | None => Err(credential_invalid()),
         }
     }
 
     /// Signature by a registered gateway key, audience, time; then the credential it was made from must still hold and
     /// still belong to that tenant and principal. The role is the credential's: the assertion cannot raise it.
-    async fn caller_by_assertion(&self, token: &str, tenant: Option<&str>) -> Result<Caller, Error> {
+    async fn caller_by_assertion(&self, token: &str, tenant: Option<&str>, action: &str) -> Result<Caller, Error> {
         let key_id = assertion::key_id(token).ok_or_else(credential_invalid)?;
         let (public_key, now) = self.store.assertion_key(&key_id).await?.ok_or_else(credential_invalid)?;
         let audience = self.store.deployment().to_string();
-        let claims = assertion::verify(token, &public_key, &audience, now.0.div_euclid(1_000_000)).map_err(|refused| {
-            tracing::debug!(%refused, "assertion refused");
-            credential_invalid()
-        })?;
+        let claims =
+            assertion::verify(token, &public_key, &audience, now.0.div_euclid(1_000_000)).map_err(|refused| {
+                tracing::debug!(%refused, "assertion refused");
+                credential_invalid()
+            })?;
         let credential = self.store.credential_by_id(&claims.credential).await?.ok_or_else(credential_invalid)?;
-        let caller = caller(&credential, AuthMethod::Assertion, tenant)?;
+        let caller = caller(&credential, AuthMethod::Assertion, tenant, action)?;
         if caller.tenant.as_str() != claims.tenant || caller.principal.as_str() != claims.principal {
             return Err(credential_invalid());
         }
@@ -207,7 +203,7 @@ impl Authenticator {
     }
 
     /// Leaves a line in the audit trail for a call that was refused to somebody known.
-    pub async fn record_denial(&self, denial: &Denial) {
+    pub(crate) async fn record_denial(&self, denial: &Denial) {
         if let Err(error) = self.store.audit(&denial.trail()).await {
             tracing::error!(error = &error as &dyn std::error::Error, "a denial could not be audited");
         }
@@ -216,32 +212,31 @@ impl Authenticator {
 
 /// The service behind `peer`, when the RPC is for it.
 fn service_peer(peer: &Credential, access: &Access) -> Result<Service, Error> {
-    match &peer.holder {
+    let (name, tenant) = match &peer.holder {
         Holder::Service(name) if access.services.contains(name) => {
-            Service::parse(name).ok_or_else(|| Error::Internal(format!("{name} is no service")))
+            return Service::parse(name).ok_or_else(|| Error::Internal(format!("{name} is no service")));
         }
-        Holder::Service(_) | Holder::Caller { .. } => Err(Error::Denied {
-            reason: "SERVICE_KEY_REQUIRED",
-            message: format!("{} is for {} only", access.action, access.services.join(" and ")),
-        }),
-    }
+        Holder::Service(name) => (name, None),
+        Holder::Caller { principal, .. } => (principal, TenantId::parse(&peer.tenant).ok()),
+    };
+    let message = format!("{} is for {} only", access.action, access.services.join(" and "));
+    Err(Denial::of_credential("SERVICE_KEY_REQUIRED", message, &access.action, name, tenant).into())
 }
 
 /// The caller behind a credential that holds, acting for `tenant` (None: its only one).
-fn caller(credential: &Credential, method: AuthMethod, tenant: Option<&str>) -> Result<Caller, Error> {
+fn caller(credential: &Credential, method: AuthMethod, tenant: Option<&str>, action: &str) -> Result<Caller, Error> {
     let Holder::Caller { principal, role } = &credential.holder else { return Err(credential_invalid()) };
     if credential.revoked_at.is_some() {
         return Err(credential_invalid());
     }
-    if tenant.is_some_and(|tenant| tenant != credential.tenant) {
-        return Err(Error::Denied {
-            reason: "TENANT_MISMATCH",
-            message: "the credential is not for this tenant".to_owned(),
-        });
-    }
     let stored = |_| Error::Internal(format!("credential {} is malformed", credential.key_id));
+    let own = TenantId::parse(&credential.tenant).map_err(stored)?;
+    if tenant.is_some_and(|tenant| tenant != credential.tenant) {
+        let message = "the credential is not for this tenant".to_owned();
+        return Err(Denial::of_credential("TENANT_MISMATCH", message, action, principal, Some(own)).into());
+    }
     Ok(Caller {
-        tenant: TenantId::parse(&credential.tenant).map_err(stored)?,
+        tenant: own,
         principal: PrincipalId::parse(principal).map_err(stored)?,
         role: *role,
         method,
@@ -269,7 +264,10 @@ fn text(metadata: &MetadataMap, name: &str) -> Option<String> {
 }
 
 fn credential_missing() -> Error {
-    Error::Unauthenticated { reason: "CREDENTIAL_MISSING", message: "a credential is required: authorization: Bearer …" }
+    Error::Unauthenticated {
+        reason: "CREDENTIAL_MISSING",
+        message: "a credential is required: authorization: Bearer …",
+    }
 }
 
 fn credential_invalid() -> Error {

@@ -4,7 +4,10 @@
 use berth_domain::failure::Kind;
 use berth_rpc::status::Failure;
 
-use crate::store::StoreError;
+use crate::{policy::Denial, store::StoreError, vault::VaultError};
+
+const RUN_NOT_FOUND: (&str, &str) = ("RUN_NOT_FOUND", "no such run");
+const TENANT_NOT_FOUND: (&str, &str) = ("TENANT_NOT_FOUND", "no such tenant");
 
 /// What an operation answers instead of a reply.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +38,9 @@ pub enum Error {
         /// For people.
         message: String,
     },
+    /// Refused by policy; reads as not found when the resource may not be seen.
+    #[error(transparent)]
+    Refused(#[from] Box<Denial>),
     /// Unknown, or not to be seen.
     #[error("{message}")]
     NotFound {
@@ -97,7 +103,7 @@ impl Error {
 
     /// The one answer for unknown, foreign and DELETED runs.
     pub const fn run_not_found() -> Self {
-        Self::NotFound { reason: "RUN_NOT_FOUND", message: "no such run" }
+        Self::NotFound { reason: RUN_NOT_FOUND.0, message: RUN_NOT_FOUND.1 }
     }
 
     /// The worker's claim is over; it does nothing at all.
@@ -121,6 +127,8 @@ impl Error {
             Self::Invalid { .. } => Kind::Invalid,
             Self::Unauthenticated { .. } => Kind::Unauthenticated,
             Self::Denied { .. } => Kind::Denied,
+            Self::Refused(denial) if denial.visible => Kind::Denied,
+            Self::Refused(_) => Kind::NotFound,
             Self::NotFound { .. } => Kind::NotFound,
             Self::Exists { .. } => Kind::Exists,
             Self::Stale { .. } => Kind::Conflict,
@@ -142,10 +150,30 @@ impl Error {
             | Self::Stale { reason, .. }
             | Self::IllegalState { reason, .. }
             | Self::Exhausted { reason, .. } => reason,
+            Self::Refused(denial) if denial.visible => denial.reason,
+            Self::Refused(denial) => unseen(denial).0,
             Self::SequenceGap { .. } => "SEQUENCE_GAP",
             Self::Store(StoreError::Unreachable(_) | StoreError::Lost(_)) => "STORE_UNAVAILABLE",
             Self::Store(_) | Self::Internal(_) => "INTERNAL",
         }
+    }
+}
+
+/// Reason and text for what may not be seen: the same as for what does not exist.
+fn unseen(denial: &Denial) -> (&'static str, &'static str) {
+    if denial.about_run { RUN_NOT_FOUND } else { TENANT_NOT_FOUND }
+}
+
+impl From<VaultError> for Error {
+    /// A missing master key or a damaged row is ours to mend; the client is told nothing.
+    fn from(error: VaultError) -> Self {
+        Self::Internal(error.to_string())
+    }
+}
+
+impl From<Denial> for Error {
+    fn from(denial: Denial) -> Self {
+        Self::Refused(Box::new(denial))
     }
 }
 
@@ -160,6 +188,10 @@ impl From<Error> for Failure {
         let (kind, reason) = (error.kind(), error.reason());
         match error {
             Error::Invalid { field, message, .. } => Failure::invalid(field, reason, message),
+            Error::Refused(denial) if denial.visible => {
+                Failure::new(kind, reason, denial.message.clone()).with("action", denial.decision.action.clone())
+            }
+            Error::Refused(denial) => Failure::new(kind, reason, unseen(&denial).1),
             Error::SequenceGap { expected } => {
                 Failure::new(kind, reason, error.to_string()).with("expected", expected.to_string())
             }

@@ -22,7 +22,7 @@ const MAX_REASON_BYTES: usize = 1024;
 ///
 /// # Errors
 /// NOT_FOUND (RUN_NOT_FOUND).
-pub fn run_id(text: &str) -> Result<RunId, Error> {
+pub(crate) fn run_id(text: &str) -> Result<RunId, Error> {
     RunId::parse(text).map_err(|_| Error::run_not_found())
 }
 
@@ -30,7 +30,7 @@ pub fn run_id(text: &str) -> Result<RunId, Error> {
 ///
 /// # Errors
 /// NOT_FOUND (TENANT_NOT_FOUND).
-pub fn tenant_id(text: &str, own: &TenantId) -> Result<TenantId, Error> {
+pub(crate) fn tenant_id(text: &str, own: &TenantId) -> Result<TenantId, Error> {
     if text.is_empty() {
         return Ok(own.clone());
     }
@@ -41,7 +41,7 @@ pub fn tenant_id(text: &str, own: &TenantId) -> Result<TenantId, Error> {
 ///
 /// # Errors
 /// INVALID_ARGUMENT (REASON_INVALID).
-pub fn reason(text: &str) -> Result<&str, Error> {
+pub(crate) fn reason(text: &str) -> Result<&str, Error> {
     let text = text.trim();
     if text.len() > MAX_REASON_BYTES || text.chars().any(|c| c.is_control() && c != '\n' && c != '\t') {
         let message = "a reason is at most 1024 bytes of plain text";
@@ -75,6 +75,6 @@ impl Lifecycle {
 ///
 /// # Errors
 /// NOT_FOUND (RUN_NOT_FOUND).
-pub fn not_deleted(loaded: &Loaded) -> Result<(), Error> {
+pub(crate) fn not_deleted(loaded: &Loaded) -> Result<(), Error> {
     if loaded.aggregate.run.state == State::Deleted { Err(Error::run_not_found()) } else { Ok(()) }
 }

@@ -12,15 +12,16 @@ const HTTPS_PORT: u16 = 443;
 const MAX_LEN: usize = 260;
 
 /// The one way to write `text`; None when it is not `host` or `host:port`.
-pub fn parse(text: &str) -> Option<String> {
-    if text.len() > MAX_LEN || text.bytes().any(|b| matches!(b, b'/' | b'@' | b'?' | b'#' | b'\\' | b'%') || b <= b' ') {
+pub(crate) fn parse(text: &str) -> Option<String> {
+    if text.len() > MAX_LEN || text.bytes().any(|b| matches!(b, b'/' | b'@' | b'?' | b'#' | b'\\' | b'%') || b <= b' ')
+    {
         return None;
     }
     of_url(&Url::parse(&format!("https://{text}")).ok()?)
 }
 
 /// Where a request to this URL goes; None when the URL has no host.
-pub fn of_url(url: &Url) -> Option<String> {
+pub(crate) fn of_url(url: &Url) -> Option<String> {
     let host = match url.host()? {
         Host::Domain(name) => Host::Domain(name.trim_end_matches('.').to_ascii_lowercase()),
         Host::Ipv4(address) => Host::Ipv4(address),
@@ -40,7 +41,7 @@ pub fn of_url(url: &Url) -> Option<String> {
 
 /// Whether the host is one that only this machine or network reaches: a private, loopback or otherwise special address, or
 /// a name that can only mean one. Names that resolve to such an address are the broker's to refuse when it connects.
-pub fn is_private(host: &Host<&str>) -> bool {
+pub(crate) fn is_private(host: &Host<&str>) -> bool {
     match host {
         Host::Ipv4(address) => is_private_address(IpAddr::V4(*address)),
         Host::Ipv6(address) => is_private_address(IpAddr::V6(*address)),

@@ -10,7 +10,7 @@ const BINDING_BYTES: usize = 8;
 const MAX_LEN: usize = 256;
 
 /// The token for the page after `cursor` of the list that `binding` names.
-pub fn encode(binding: &[&str], cursor: &str) -> String {
+pub(crate) fn encode(binding: &[&str], cursor: &str) -> String {
     B64.encode([fingerprint(binding).as_slice(), cursor.as_bytes()].concat())
 }
 
@@ -18,7 +18,7 @@ pub fn encode(binding: &[&str], cursor: &str) -> String {
 ///
 /// # Errors
 /// INVALID_ARGUMENT (PAGE_TOKEN_INVALID).
-pub fn decode(token: &str, binding: &[&str]) -> Result<Option<String>, Error> {
+pub(crate) fn decode(token: &str, binding: &[&str]) -> Result<Option<String>, Error> {
     if token.is_empty() {
         return Ok(None);
     }
@@ -30,7 +30,7 @@ pub fn decode(token: &str, binding: &[&str]) -> Result<Option<String>, Error> {
 }
 
 /// The answer to a token that is none of ours.
-pub fn invalid() -> Error {
+pub(crate) fn invalid() -> Error {
     Error::invalid("page_token", "PAGE_TOKEN_INVALID", "the page token is not of this list; start again without one")
 }
 
@@ -38,13 +38,15 @@ pub fn invalid() -> Error {
 ///
 /// # Errors
 /// INVALID_ARGUMENT (PAGE_SIZE_OUT_OF_RANGE).
-pub fn page_size(asked: i32, default: u32, max: u32) -> Result<u32, Error> {
+pub(crate) fn page_size(asked: i32, default: u32, max: u32) -> Result<u32, Error> {
     match u32::try_from(asked) {
         Ok(0) => Ok(default),
         Ok(size) => Ok(size.min(max)),
-        Err(_) => {
-            Err(Error::invalid("page_size", "PAGE_SIZE_OUT_OF_RANGE", format!("page_size is from 1 to {max}, 0: {default}")))
-        }
+        Err(_) => Err(Error::invalid(
+            "page_size",
+            "PAGE_SIZE_OUT_OF_RANGE",
+            format!("page_size is from 1 to {max}, 0: {default}"),
+        )),
     }
 }
 

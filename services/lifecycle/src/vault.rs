@@ -113,19 +113,19 @@ impl std::fmt::Debug for Sealed {
 
 /// Seals and opens secrets.
 #[derive(Debug)]
-pub struct Vault {
+pub(crate) struct Vault {
     /// The first seals; all open.
     keys: Vec<MasterKey>,
 }
 
 impl Vault {
     /// `keys`: the one that seals first, then those that still open older secrets.
-    pub fn new(keys: Vec<MasterKey>) -> Self {
+    pub(crate) fn new(keys: Vec<MasterKey>) -> Self {
         Self { keys }
     }
 
     /// Whether secrets sealed under this master key can be opened.
-    pub fn knows(&self, key_id: &str) -> bool {
+    pub(crate) fn knows(&self, key_id: &str) -> bool {
         self.keys.iter().any(|key| key.id == key_id)
     }
 
@@ -133,7 +133,7 @@ impl Vault {
     ///
     /// # Errors
     /// [`VaultError::NoMasterKey`].
-    pub fn seal(&self, tenant: &str, name: &str, value: &SecretString) -> Result<Sealed, VaultError> {
+    pub(crate) fn seal(&self, tenant: &str, name: &str, value: &SecretString) -> Result<Sealed, VaultError> {
         let master = self.keys.first().ok_or(VaultError::NoMasterKey)?;
         let bound = associated_data(tenant, name);
         let mut data_key = Zeroizing::new([0; KEY_BYTES]);
@@ -150,7 +150,7 @@ impl Vault {
     ///
     /// # Errors
     /// [`VaultError::UnknownMasterKey`], or [`VaultError::Broken`] when anything does not match.
-    pub fn open(&self, tenant: &str, name: &str, sealed: &Sealed) -> Result<SecretString, VaultError> {
+    pub(crate) fn open(&self, tenant: &str, name: &str, sealed: &Sealed) -> Result<SecretString, VaultError> {
         let master = self.keys.iter().find(|key| key.id == sealed.key_id);
         let master = master.ok_or_else(|| VaultError::UnknownMasterKey(sealed.key_id.clone()))?;
         let bound = associated_data(tenant, name);
@@ -170,7 +170,7 @@ pub fn new_api_key() -> SecretString {
 }
 
 /// What is stored of an API key. Keys carry 256 random bits, so a plain hash cannot be searched.
-pub fn hash_api_key(key: &str) -> [u8; 32] {
+pub(crate) fn hash_api_key(key: &str) -> [u8; 32] {
     Sha256::digest(key.as_bytes()).into()
 }
 
@@ -267,7 +267,8 @@ mod tests {
     fn master_keys_are_read_from_base64_and_hexadecimal() {
         let key = MasterKey::new([251; 32]);
         let standard = base64::engine::general_purpose::STANDARD.encode([251; 32]);
-        for text in [hex::encode([251; 32]), B64.encode([251; 32]), standard, format!(" {} \n", hex::encode([251; 32]))] {
+        for text in [hex::encode([251; 32]), B64.encode([251; 32]), standard, format!(" {} \n", hex::encode([251; 32]))]
+        {
             assert_eq!(MasterKey::parse(&secret(&text)).unwrap().id(), key.id(), "{text}");
         }
         for bad in ["", "short", &"z".repeat(64), &hex::encode([1; 31])] {

@@ -9,7 +9,7 @@ use crate::{Lifecycle, authenticate::Admitted, error::Error};
 ///
 /// # Errors
 /// UNAUTHENTICATED (CREDENTIAL_INVALID), PERMISSION_DENIED (TENANT_MISMATCH).
-pub async fn authenticate(
+pub(crate) async fn authenticate(
     app: &Lifecycle,
     call: &Admitted,
     request: proto::AuthenticateRequest,
@@ -17,7 +17,7 @@ pub async fn authenticate(
     call.service()?;
     let credential = SecretString::from(request.credential);
     let tenant = Some(request.tenant.as_str()).filter(|tenant| !tenant.is_empty());
-    let caller = app.authenticator.caller_by_key(credential.expose_secret(), tenant).await?;
+    let caller = app.authenticator.caller_by_key(credential.expose_secret(), tenant, call.action()).await?;
     Ok(proto::AuthenticateResponse {
         tenant: caller.tenant.to_string(),
         principal: caller.principal.to_string(),

@@ -16,7 +16,11 @@ use crate::{
 ///
 /// # Errors
 /// NOT_FOUND for unknown and DELETED runs, denied.
-pub async fn cancel_run(app: &Lifecycle, call: &Admitted, request: proto::CancelRunRequest) -> Result<proto::Run, Error> {
+pub(crate) async fn cancel_run(
+    app: &Lifecycle,
+    call: &Admitted,
+    request: proto::CancelRunRequest,
+) -> Result<proto::Run, Error> {
     let run_id = guard::run_id(&request.run_id)?;
     app.store
         .transact(&run_id, |loaded| {

@@ -13,7 +13,7 @@ use crate::{
 ///
 /// # Errors
 /// Denied; INVALID_ARGUMENT (ACTION_UNKNOWN) for what is not an RPC of callers about their tenant.
-pub async fn check_access(
+pub(crate) async fn check_access(
     app: &Lifecycle,
     call: &Admitted,
     request: proto::CheckAccessRequest,

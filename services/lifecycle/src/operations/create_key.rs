@@ -25,7 +25,7 @@ const SERVICE_TENANT: &str = "default";
 ///
 /// # Errors
 /// NOT_FOUND (TENANT_NOT_FOUND), denied; INVALID_ARGUMENT (PRINCIPAL_INVALID, ROLE_INVALID, SERVICE_INVALID).
-pub async fn create_key(
+pub(crate) async fn create_key(
     app: &Lifecycle,
     call: &Admitted,
     request: proto::CreateKeyRequest,
@@ -75,7 +75,7 @@ fn principal(request: &proto::CreateKeyRequest) -> Result<Holder, Error> {
         "" => Some(Role::Member),
         name => Role::parse(name).filter(|role| *role != Role::Service),
     };
-    let role = role
-        .ok_or_else(|| Error::invalid("role", "ROLE_INVALID", "the roles are admin, operator, member and viewer"))?;
+    let role =
+        role.ok_or_else(|| Error::invalid("role", "ROLE_INVALID", "the roles are admin, operator, member and viewer"))?;
     Ok(Holder::Caller { principal: principal.to_string(), role })
 }

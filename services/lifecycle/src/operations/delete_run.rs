@@ -16,7 +16,11 @@ use crate::{
 ///
 /// # Errors
 /// FAILED_PRECONDITION (RUN_ACTIVE), NOT_FOUND, denied. A lost race is run again, with the decision; a denial never is.
-pub async fn delete_run(app: &Lifecycle, call: &Admitted, request: proto::DeleteRunRequest) -> Result<proto::Run, Error> {
+pub(crate) async fn delete_run(
+    app: &Lifecycle,
+    call: &Admitted,
+    request: proto::DeleteRunRequest,
+) -> Result<proto::Run, Error> {
     let run_id = guard::run_id(&request.run_id)?;
     app.store
         .transact(&run_id, |loaded| {

@@ -8,7 +8,7 @@ use crate::{Lifecycle, authenticate::Admitted, error::Error, guard, policy::Reso
 ///
 /// # Errors
 /// NOT_FOUND (TENANT_NOT_FOUND, SECRET_NOT_FOUND), denied.
-pub async fn delete_secret(
+pub(crate) async fn delete_secret(
     app: &Lifecycle,
     call: &Admitted,
     request: proto::DeleteSecretRequest,

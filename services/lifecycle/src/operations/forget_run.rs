@@ -16,7 +16,11 @@ use crate::{
 ///
 /// # Errors
 /// INVALID_ARGUMENT (REASON_REQUIRED), FAILED_PRECONDITION (NOT_DELETING, TOO_EARLY_TO_FORGET), NOT_FOUND, denied.
-pub async fn forget_run(app: &Lifecycle, call: &Admitted, request: proto::ForgetRunRequest) -> Result<proto::Run, Error> {
+pub(crate) async fn forget_run(
+    app: &Lifecycle,
+    call: &Admitted,
+    request: proto::ForgetRunRequest,
+) -> Result<proto::Run, Error> {
     let run_id = guard::run_id(&request.run_id)?;
     app.store
         .transact(&run_id, |loaded| {

@@ -8,7 +8,7 @@ use crate::{Lifecycle, authenticate::Admitted, error::Error, guard, to_proto};
 ///
 /// # Errors
 /// NOT_FOUND.
-pub async fn get_receipt(
+pub(crate) async fn get_receipt(
     app: &Lifecycle,
     call: &Admitted,
     request: proto::GetReceiptRequest,

@@ -8,7 +8,11 @@ use crate::{Lifecycle, authenticate::Admitted, error::Error, guard, to_proto};
 ///
 /// # Errors
 /// NOT_FOUND for unknown, foreign and DELETED runs.
-pub async fn get_run(app: &Lifecycle, call: &Admitted, request: proto::GetRunRequest) -> Result<proto::Run, Error> {
+pub(crate) async fn get_run(
+    app: &Lifecycle,
+    call: &Admitted,
+    request: proto::GetRunRequest,
+) -> Result<proto::Run, Error> {
     let run_id = guard::run_id(&request.run_id)?;
     let loaded = app.find(call, &run_id).await?;
     guard::not_deleted(&loaded)?;

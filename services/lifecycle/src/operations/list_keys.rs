@@ -8,7 +8,7 @@ use crate::{Lifecycle, authenticate::Admitted, error::Error, policy::Resource, t
 ///
 /// # Errors
 /// Denied.
-pub async fn list_keys(
+pub(crate) async fn list_keys(
     app: &Lifecycle,
     call: &Admitted,
     _request: proto::ListKeysRequest,

@@ -4,7 +4,9 @@ use berth_domain::{id::RunId, run::State};
 use berth_rpc::lifecycle as proto;
 use prost::Message as _;
 
-use crate::{Lifecycle, authenticate::Admitted, error::Error, page_token, policy::Resource, store::RunFilter, to_proto};
+use crate::{
+    Lifecycle, authenticate::Admitted, error::Error, page_token, policy::Resource, store::RunFilter, to_proto,
+};
 
 const DEFAULT_PAGE: u32 = 50;
 const MAX_PAGE: u32 = 200;
@@ -17,7 +19,7 @@ const CHUNK: u32 = 20;
 ///
 /// # Errors
 /// Denied; INVALID_ARGUMENT (PAGE_TOKEN_INVALID, PAGE_SIZE_OUT_OF_RANGE, STATE_INVALID).
-pub async fn list_runs(
+pub(crate) async fn list_runs(
     app: &Lifecycle,
     call: &Admitted,
     request: proto::ListRunsRequest,

@@ -8,7 +8,7 @@ use crate::{Lifecycle, authenticate::Admitted, error::Error, guard, policy::Reso
 ///
 /// # Errors
 /// NOT_FOUND (TENANT_NOT_FOUND), denied.
-pub async fn list_secrets(
+pub(crate) async fn list_secrets(
     app: &Lifecycle,
     call: &Admitted,
     request: proto::ListSecretsRequest,

@@ -11,7 +11,7 @@ const MAX_PAGE: u32 = 500;
 ///
 /// # Errors
 /// NOT_FOUND; INVALID_ARGUMENT (PAGE_TOKEN_INVALID, PAGE_SIZE_OUT_OF_RANGE).
-pub async fn list_transitions(
+pub(crate) async fn list_transitions(
     app: &Lifecycle,
     call: &Admitted,
     request: proto::ListTransitionsRequest,
@@ -31,5 +31,8 @@ pub async fn list_transitions(
         Some(last) if more => page_token::encode(&binding, &last.sequence.to_string()),
         Some(_) | None => String::new(),
     };
-    Ok(proto::ListTransitionsResponse { transitions: stored.iter().map(to_proto::transition).collect(), next_page_token })
+    Ok(proto::ListTransitionsResponse {
+        transitions: stored.iter().map(to_proto::transition).collect(),
+        next_page_token,
+    })
 }

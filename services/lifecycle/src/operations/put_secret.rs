@@ -4,8 +4,8 @@ use berth_rpc::lifecycle as proto;
 use secrecy::SecretString;
 
 use crate::{
-    Lifecycle, authenticate::Admitted, error::Error, guard, hosts, policy::Resource, store::secrets::SECRETS_PER_TENANT,
-    to_proto,
+    Lifecycle, authenticate::Admitted, error::Error, guard, hosts, policy::Resource,
+    store::secrets::SECRETS_PER_TENANT, to_proto,
 };
 
 const MAX_VALUE_BYTES: usize = 64 << 10;
@@ -17,11 +17,15 @@ const MAX_HOSTS: usize = 32;
 /// # Errors
 /// NOT_FOUND (TENANT_NOT_FOUND), denied; INVALID_ARGUMENT (SECRET_NAME_INVALID, SECRET_VALUE_INVALID, SECRET_HOST_INVALID);
 /// RESOURCE_EXHAUSTED (TOO_MANY_SECRETS).
-pub async fn put_secret(app: &Lifecycle, call: &Admitted, request: proto::PutSecretRequest) -> Result<proto::Secret, Error> {
+pub(crate) async fn put_secret(
+    app: &Lifecycle,
+    call: &Admitted,
+    request: proto::PutSecretRequest,
+) -> Result<proto::Secret, Error> {
     let tenant = guard::tenant_id(&request.tenant, &call.caller()?.tenant)?;
     let decision = app.policy.authorize(call.subject(), call.action(), Resource::Tenant(&tenant))?;
     let name = name(&request.name)?;
-    let hosts = bound_hosts(name, &request.hosts, app.config.model_host.as_deref())?;
+    let hosts = bound_hosts(name, &request.hosts, &app.config.model_host)?;
     let value = value(request.value)?;
     let sealed = app.vault.seal(tenant.as_str(), name, &value)?;
     let trail = decision.trail(call.subject(), &format!("{name} for {}", hosts.join(" ")));
@@ -62,12 +66,12 @@ fn value(text: String) -> Result<SecretString, Error> {
     Ok(text)
 }
 
-fn bound_hosts(name: &str, asked: &[String], model_host: Option<&str>) -> Result<Vec<String>, Error> {
+fn bound_hosts(name: &str, asked: &[String], model_host: &str) -> Result<Vec<String>, Error> {
     let wrong = |message: &str| Error::invalid("hosts", "SECRET_HOST_INVALID", message);
     if asked.is_empty() {
         let default = match name {
             "github_token" => Some("github.com"),
-            "anthropic_api_key" => model_host,
+            "anthropic_api_key" => Some(model_host),
             _ => None,
         };
         return Ok(default.and_then(hosts::parse).into_iter().collect());
@@ -103,7 +107,7 @@ mod tests {
     fn case_a11_hosts_default_from_the_name_and_are_never_all() {
         let bound = |name, asked: &[&str]| {
             let asked: Vec<String> = asked.iter().map(|host| (*host).to_owned()).collect();
-            bound_hosts(name, &asked, Some("api.anthropic.com"))
+            bound_hosts(name, &asked, "api.anthropic.com")
         };
         assert_eq!(bound("github_token", &[]).unwrap(), ["github.com"]);
         assert_eq!(bound("anthropic_api_key", &[]).unwrap(), ["api.anthropic.com"]);

@@ -11,7 +11,7 @@ const MAX_KEY_ID_LEN: usize = 64;
 ///
 /// # Errors
 /// INVALID_ARGUMENT (KEY_ID_INVALID, PUBLIC_KEY_INVALID), ALREADY_EXISTS (KEY_ID_TAKEN).
-pub async fn register_assertion_key(
+pub(crate) async fn register_assertion_key(
     app: &Lifecycle,
     call: &Admitted,
     request: proto::RegisterAssertionKeyRequest,

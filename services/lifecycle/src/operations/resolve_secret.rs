@@ -1,12 +1,7 @@
 //! ResolveSecret: a secret's value for the work a service holds, and only for that: the claim must be live, the purpose must
 //! be the work's, and the secret must be bound to the host the work goes to. Every value handed out is audited.
 
-use berth_domain::{
-    id::WorkerId,
-    lease::Action as LeaseAction,
-    session::Action as SessionAction,
-    time::Time,
-};
+use berth_domain::{id::WorkerId, lease::Action as LeaseAction, session::Action as SessionAction, time::Time};
 use berth_rpc::lifecycle as proto;
 use secrecy::ExposeSecret as _;
 use url::Url;
@@ -48,7 +43,7 @@ enum Held {
 /// # Errors
 /// ABORTED (STALE_FENCE); INVALID_ARGUMENT (PURPOSE_UNKNOWN); PERMISSION_DENIED (PURPOSE_NOT_ALLOWED); NOT_FOUND
 /// (SECRET_NOT_FOUND) when there is none, or none bound to the host of the work.
-pub async fn resolve_secret(
+pub(crate) async fn resolve_secret(
     app: &Lifecycle,
     call: &Admitted,
     request: proto::ResolveSecretRequest,
@@ -64,10 +59,11 @@ pub async fn resolve_secret(
     }
     allowed(purpose, service, held, &request.name)?;
 
-    let not_found = Error::NotFound { reason: "SECRET_NOT_FOUND", message: "the tenant has no such secret for this host" };
+    let not_found =
+        Error::NotFound { reason: "SECRET_NOT_FOUND", message: "the tenant has no such secret for this host" };
     let tenant = loaded.aggregate.run.tenant.as_str();
     let Some(secret) = app.store.secret(tenant, &request.name).await? else { return Err(not_found) };
-    if let Some(host) = purpose.host(&loaded, app.config.model_host.as_deref())
+    if let Some(host) = purpose.host(&loaded, &app.config.model_host)
         && !secret.hosts.contains(&host)
     {
         return Err(not_found);
@@ -146,13 +142,13 @@ impl Purpose {
     }
 
     /// Where the value will be sent; None when lifecycle does not know it and the service checks.
-    fn host(self, loaded: &Loaded, model_host: Option<&str>) -> Option<String> {
+    fn host(self, loaded: &Loaded, model_host: &str) -> Option<String> {
         match self {
             // A run without repository clones nothing: no host is bound to the empty name.
-            Self::Clone | Self::Push => {
-                Some(Url::parse(&loaded.record.spec.repo_url).ok().and_then(|url| hosts::of_url(&url)).unwrap_or_default())
-            }
-            Self::Model => model_host.map(|host| hosts::parse(host).unwrap_or_default()),
+            Self::Clone | Self::Push => Some(
+                Url::parse(&loaded.record.spec.repo_url).ok().and_then(|url| hosts::of_url(&url)).unwrap_or_default(),
+            ),
+            Self::Model => Some(hosts::parse(model_host).unwrap_or_default()),
             Self::Provider => None,
         }
     }

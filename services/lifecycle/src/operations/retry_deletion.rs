@@ -16,7 +16,7 @@ use crate::{
 ///
 /// # Errors
 /// FAILED_PRECONDITION (NOT_DELETING), NOT_FOUND for unknown and DELETED runs, denied.
-pub async fn retry_deletion(
+pub(crate) async fn retry_deletion(
     app: &Lifecycle,
     call: &Admitted,
     request: proto::RetryDeletionRequest,

@@ -3,15 +3,17 @@
 use berth_domain::id::TenantId;
 use berth_rpc::lifecycle as proto;
 
-use crate::{
-    Lifecycle, authenticate::Admitted, error::Error, policy::Resource, store::keys::Holder, to_proto,
-};
+use crate::{Lifecycle, authenticate::Admitted, error::Error, policy::Resource, store::keys::Holder, to_proto};
 
 /// Revokes a key; a revoked one stays as it is.
 ///
 /// # Errors
 /// NOT_FOUND (KEY_NOT_FOUND) for unknown and foreign keys, denied.
-pub async fn revoke_key(app: &Lifecycle, call: &Admitted, request: proto::RevokeKeyRequest) -> Result<proto::Key, Error> {
+pub(crate) async fn revoke_key(
+    app: &Lifecycle,
+    call: &Admitted,
+    request: proto::RevokeKeyRequest,
+) -> Result<proto::Key, Error> {
     let not_found = || Error::NotFound { reason: "KEY_NOT_FOUND", message: "no such key" };
     // Who may revoke no key of its own tenant learns nothing about which keys exist.
     let own = &call.caller()?.tenant;

@@ -10,8 +10,8 @@ use std::{
 
 use berth_domain::caller::{Caller, Role};
 use cedar_policy::{
-    Authorizer, Context, Decision as Verdict, Entities, Entity, EntityId, EntityTypeName, EntityUid, Policy as CedarPolicy,
-    PolicyId, PolicySet, Request, RestrictedExpression, Schema, ValidationMode, Validator,
+    Authorizer, Context, Decision as Verdict, Entities, Entity, EntityId, EntityTypeName, EntityUid,
+    Policy as CedarPolicy, PolicyId, PolicySet, Request, RestrictedExpression, Schema, ValidationMode, Validator,
 };
 
 use super::{Decision, Resource, Service, Subject};
@@ -58,7 +58,7 @@ pub enum PolicyError {
 }
 
 /// Schema, policies and static entities, ready to decide.
-pub struct Policy {
+pub(crate) struct Policy {
     authorizer: Authorizer,
     policies: PolicySet,
     schema: Schema,
@@ -88,7 +88,7 @@ impl Policy {
     ///
     /// # Errors
     /// [`PolicyError`]; a test makes sure that it does not happen.
-    pub fn built_in() -> Result<Self, PolicyError> {
+    pub(crate) fn built_in() -> Result<Self, PolicyError> {
         Self::load(SCHEMA, &BUILT_IN)
     }
 
@@ -115,16 +115,18 @@ impl Policy {
             let parents = includes.into_iter().map(|role| uid(&types.role, role.as_str())).collect();
             Entity::new_no_attrs(uid(&types.role, role.as_str()), parents)
         });
-        let services = Service::ALL.map(|name| Entity::new_no_attrs(uid(&types.service, name.as_str()), HashSet::new()));
+        let services =
+            Service::ALL.map(|name| Entity::new_no_attrs(uid(&types.service, name.as_str()), HashSet::new()));
         let entities = Entities::from_entities(roles.into_iter().chain(services), Some(&schema))
             .map_err(|error| PolicyError::Invalid(error.to_string()))?;
         Ok(Self { authorizer: Authorizer::new(), policies, schema, entities, types })
     }
 
     /// Asks Cedar. An action that the schema does not allow for this kind of subject and resource is denied.
-    pub fn decide(&self, subject: &Subject, action: &str, resource: Resource<'_>) -> Decision {
+    pub(crate) fn decide(&self, subject: &Subject, action: &str, resource: Resource<'_>) -> Decision {
         let label = resource.label();
-        let denied = || Decision { allowed: false, action: action.to_owned(), resource: label.clone(), policies: Vec::new() };
+        let denied =
+            || Decision { allowed: false, action: action.to_owned(), resource: label.clone(), policies: Vec::new() };
         let (principal, mut own) = match subject {
             Subject::Caller(caller) => {
                 let entity = self.caller(caller);

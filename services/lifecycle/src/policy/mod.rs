@@ -15,7 +15,7 @@ use berth_domain::{
     id::{RunId, TenantId},
 };
 
-pub use engine::{Policy, PolicyError};
+pub(crate) use engine::{Policy, PolicyError};
 
 use crate::store::audit::AuditEntry;
 
@@ -78,7 +78,7 @@ impl Subject {
 
 /// What a decision is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resource<'a> {
+pub(crate) enum Resource<'a> {
     /// A tenant as a whole: creation, lists, secrets, keys.
     Tenant(&'a TenantId),
     /// One run and the tenant it lies in.
@@ -89,7 +89,7 @@ pub enum Resource<'a> {
 
 impl Resource<'_> {
     /// Type and id, for logs and the audit table.
-    pub fn label(&self) -> String {
+    pub(crate) fn label(&self) -> String {
         match self {
             Resource::Tenant(tenant) => format!("Tenant/{tenant}"),
             Resource::Run(run, _) => format!("Run/{run}"),
@@ -132,9 +132,26 @@ pub struct Denial {
     pub visible: bool,
     /// Whether a run was asked about (else a tenant or the deployment).
     pub about_run: bool,
+    /// Stable upper-case reason, where the client may know it.
+    pub reason: &'static str,
+    /// For the client, where it may know it.
+    pub message: String,
 }
 
 impl Denial {
+    /// A refusal that no policy could lift: the credential is not for this kind of call.
+    pub fn of_credential(
+        reason: &'static str,
+        message: String,
+        action: &str,
+        principal: &str,
+        tenant: Option<TenantId>,
+    ) -> Self {
+        let resource = Resource::Deployment.label();
+        let decision = Decision { allowed: false, action: action.to_owned(), resource, policies: Vec::new() };
+        Self { decision, principal: principal.to_owned(), tenant, visible: true, about_run: false, reason, message }
+    }
+
     /// Its line for the audit trail.
     pub fn trail(&self) -> AuditEntry {
         trail(self.tenant.as_ref(), &self.principal, &self.decision, "")
@@ -166,7 +183,12 @@ impl Policy {
     ///
     /// # Errors
     /// [`Denial`]; `visible` says whether the client may learn that the resource exists.
-    pub fn authorize(&self, subject: &Subject, action: &str, resource: Resource<'_>) -> Result<Decision, Denial> {
+    pub(crate) fn authorize(
+        &self,
+        subject: &Subject,
+        action: &str,
+        resource: Resource<'_>,
+    ) -> Result<Decision, Denial> {
         let decision = self.decide(subject, action, resource);
         tracing::debug!(
             principal = subject.name(),
@@ -185,6 +207,8 @@ impl Policy {
             about_run: matches!(resource, Resource::Run(..)),
             principal: subject.name().to_owned(),
             tenant: subject.tenant().cloned(),
+            reason: "PERMISSION_DENIED",
+            message: format!("the caller may not {action}"),
             decision,
         })
     }

@@ -81,7 +81,8 @@ fn callers_may_nothing_that_is_for_services() {
     let (policy, run, home) = (policy(), run_id(), tenant("default"));
     for (path, access) in access::all().into_iter().filter(|(_, access)| !access.services.is_empty()) {
         for role in Role::ALL {
-            let decision = policy.decide(&caller("default", role), &access.action, resource(&access.resource, &run, &home));
+            let decision =
+                policy.decide(&caller("default", role), &access.action, resource(&access.resource, &run, &home));
             assert!(!decision.allowed, "{path} by {}", role.as_str());
         }
     }
@@ -128,8 +129,14 @@ fn case_a05_a_policy_with_a_type_error_is_refused() {
     let good = r#"@id("x") permit (principal in Role::"admin", action == Action::"GetRun", resource);"#;
     assert_eq!(check(good), Ok(()));
     for (what, text) in [
-        ("unknown attribute", r#"@id("x") permit (principal, action, resource) when { principal.tennant == resource };"#),
-        ("types never equal", r#"@id("x") permit (principal, action == Action::"GetRun", resource) when { principal.tenant == "default" };"#),
+        (
+            "unknown attribute",
+            r#"@id("x") permit (principal, action, resource) when { principal.tennant == resource };"#,
+        ),
+        (
+            "types never equal",
+            r#"@id("x") permit (principal, action == Action::"GetRun", resource) when { principal.tenant == "default" };"#,
+        ),
         ("unknown action", r#"@id("x") permit (principal, action == Action::"GetRuns", resource);"#),
         ("unknown entity type", r#"@id("x") permit (principal in Rule::"admin", action, resource);"#),
         ("can never apply", r#"@id("x") permit (principal in Role::"admin", action == Action::"Claim", resource);"#),

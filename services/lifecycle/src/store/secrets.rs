@@ -91,7 +91,8 @@ impl Store {
     /// [`StoreError`].
     pub async fn secrets(&self, tenant: &str) -> Result<Vec<StoredSecret>, StoreError> {
         let mut tx = self.begin_read().await?;
-        let sql = sqlx::AssertSqlSafe(format!("SELECT {COLUMNS} FROM secrets WHERE tenant = $1 ORDER BY name LIMIT $2"));
+        let sql =
+            sqlx::AssertSqlSafe(format!("SELECT {COLUMNS} FROM secrets WHERE tenant = $1 ORDER BY name LIMIT $2"));
         let rows = tx.rows(sql, args![tenant, SECRETS_PER_TENANT]).await?;
         rows.iter().map(read).collect()
     }
@@ -117,7 +118,8 @@ impl Store {
     /// [`StoreError`].
     pub async fn master_keys_in_use(&self) -> Result<Vec<String>, StoreError> {
         let mut tx = self.begin_read().await?;
-        let rows = tx.rows("SELECT DISTINCT master_key_id FROM secrets ORDER BY master_key_id LIMIT 100", args![]).await?;
+        let rows =
+            tx.rows("SELECT DISTINCT master_key_id FROM secrets ORDER BY master_key_id LIMIT 100", args![]).await?;
         rows.iter().map(|row| row.text("master_key_id")).collect()
     }
 }

@@ -32,12 +32,17 @@ const MODEL_KEY: &str = "anthropic_api_key";
 /// # Errors
 /// Denied; INVALID_ARGUMENT with the field's own reason; FAILED_PRECONDITION (MODEL_KEY_MISSING); ALREADY_EXISTS
 /// (IDEMPOTENCY_KEY_REUSED); NOT_FOUND for the key of a DELETED run.
-pub async fn create_run(app: &Lifecycle, call: &Admitted, request: proto::CreateRunRequest) -> Result<proto::Run, Error> {
+pub(crate) async fn create_run(
+    app: &Lifecycle,
+    call: &Admitted,
+    request: proto::CreateRunRequest,
+) -> Result<proto::Run, Error> {
     let caller = call.caller()?;
     app.policy.authorize(call.subject(), call.action(), Resource::Tenant(&caller.tenant))?;
     let key = idempotency_key(call, &request)?;
     // A repetition gets its run even if the deployment would no longer accept the request.
     if let Some(key) = &key
+        && !request.validate_only
         && let Some(known) = app.store.replay(key).await?
     {
         return Ok(to_proto::run(&known));
@@ -112,8 +117,7 @@ async fn model_key_present(app: &Lifecycle, tenant: &str) -> Result<(), Error> {
     let Some(secret) = app.store.secret(tenant, MODEL_KEY).await? else {
         return Err(missing(format!("the tenant has no secret {MODEL_KEY}; put it first")));
     };
-    // Where no model host is configured, sessions knows where the model is, and checks.
-    let Some(model_host) = &app.config.model_host else { return Ok(()) };
+    let model_host = &app.config.model_host;
     let bound = hosts::parse(model_host).is_some_and(|host| secret.hosts.contains(&host));
     if bound { Ok(()) } else { Err(missing(format!("the secret {MODEL_KEY} may not be used for {model_host}"))) }
 }
@@ -135,7 +139,8 @@ fn traceparent(call: &Admitted) -> String {
 /// `00-<32 hex>-<16 hex>-<2 hex>` with a trace id that is not all zeros (W3C trace context).
 fn is_traceparent(text: &str) -> bool {
     let parts: Vec<&str> = text.split('-').collect();
-    let hex = |part: &str, len: usize| part.len() == len && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let hex =
+        |part: &str, len: usize| part.len() == len && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     matches!(parts.as_slice(), ["00", trace, span, flags]
         if hex(trace, 32) && hex(span, 16) && hex(flags, 2) && trace.bytes().any(|b| b != b'0'))
 }

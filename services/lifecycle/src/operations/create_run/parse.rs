@@ -3,11 +3,7 @@
 use std::time::Duration;
 
 use berth_domain::{
-    caller::Caller,
-    lease::ProviderTraits,
-    policy::Policy as Limits,
-    run::OnSandboxLoss,
-    session::Harness,
+    caller::Caller, lease::ProviderTraits, policy::Policy as Limits, run::OnSandboxLoss, session::Harness,
 };
 use berth_rpc::lifecycle as proto;
 
@@ -235,7 +231,11 @@ fn name(field: &'static str, reason: &'static str, text: &str) -> Result<String,
     if visible && !text.starts_with('-') {
         return Ok(text.to_owned());
     }
-    Err(Error::invalid(field, reason, format!("{field} is at most {MAX_NAME_LEN} visible ASCII characters, no leading dash")))
+    Err(Error::invalid(
+        field,
+        reason,
+        format!("{field} is at most {MAX_NAME_LEN} visible ASCII characters, no leading dash"),
+    ))
 }
 
 fn harness(asked: &str) -> Result<Harness, Error> {

@@ -22,7 +22,8 @@ pub(super) fn url(text: &str, allow_private: bool) -> Result<String, Error> {
     if text.chars().any(|c| c.is_control() || c.is_whitespace() || c == '\\') || text.starts_with('-') {
         return Err(wrong("the repository URL holds characters that no https URL has"));
     }
-    let url = Url::parse(text).map_err(|_| wrong("the repository must be an https URL, such as https://host/owner/name"))?;
+    let url =
+        Url::parse(text).map_err(|_| wrong("the repository must be an https URL, such as https://host/owner/name"))?;
     if !matches!(url.scheme(), "https" | "http") {
         return Err(scheme_refused());
     }
@@ -36,7 +37,8 @@ pub(super) fn url(text: &str, allow_private: bool) -> Result<String, Error> {
     let host = url.host().ok_or_else(|| wrong("the repository URL names no host"))?;
     let private = hosts::is_private(&host);
     if private && !allow_private {
-        let message = "the repository is on a private address, which this deployment does not allow (BERTH_ALLOW_PRIVATE_REPOS)";
+        let message =
+            "the repository is on a private address, which this deployment does not allow (BERTH_ALLOW_PRIVATE_REPOS)";
         return Err(Error::invalid("repo_url", "REPO_URL_PRIVATE", message));
     }
     if url.scheme() == "http" && !private {
@@ -55,7 +57,9 @@ fn scheme_refused() -> Error {
 /// `%00` to `%1f` and `%7f`: control characters once decoded.
 fn encodes_control(path: &str) -> bool {
     path.match_indices('%').any(|(at, _)| {
-        path.get(at + 1..at + 3).and_then(|digits| u8::from_str_radix(digits, 16).ok()).is_none_or(|b| b < 0x20 || b == 0x7f)
+        path.get(at + 1..at + 3)
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok())
+            .is_none_or(|b| b < 0x20 || b == 0x7f)
     })
 }
 
@@ -186,12 +190,36 @@ mod tests {
 
     #[test]
     fn refs_follow_the_rules_of_git() {
-        for good in ["main", "feature/x", "v1.2.3", "a94a8fe5ccb19ba61c4c0873d391e987982fbbd3", "refs/heads/main", "ünï"] {
+        for good in
+            ["main", "feature/x", "v1.2.3", "a94a8fe5ccb19ba61c4c0873d391e987982fbbd3", "refs/heads/main", "ünï"]
+        {
             assert_eq!(reason(reference(good)), "OK", "{good:?}");
         }
         for bad in [
-            "-b", "--upload-pack=x", "a..b", "a b", "a~1", "a^", "a:b", "a?", "a*", "a[", "a\\b", "@", "a@{1}", "/a", "a/",
-            "a//b", ".a", "a/.b", "a.lock", "a.lock/b", "a.", "a\0b", "a\nb", &"x".repeat(256),
+            "-b",
+            "--upload-pack=x",
+            "a..b",
+            "a b",
+            "a~1",
+            "a^",
+            "a:b",
+            "a?",
+            "a*",
+            "a[",
+            "a\\b",
+            "@",
+            "a@{1}",
+            "/a",
+            "a/",
+            "a//b",
+            ".a",
+            "a/.b",
+            "a.lock",
+            "a.lock/b",
+            "a.",
+            "a\0b",
+            "a\nb",
+            &"x".repeat(256),
         ] {
             assert_eq!(reason(reference(bad)), "REPO_REF_INVALID", "{bad:?}");
             assert_eq!(reason(branch(bad)), "PUSH_BRANCH_INVALID", "{bad:?}");

@@ -73,7 +73,9 @@ fn case_l18_every_invalid_field_is_found_before_the_intent() {
     ];
     for (change, expected_field, expected_reason) in cases {
         match check(change) {
-            Err(Error::Invalid { field, reason, .. }) => assert_eq!((field, reason), (*expected_field, *expected_reason)),
+            Err(Error::Invalid { field, reason, .. }) => {
+                assert_eq!((field, reason), (*expected_field, *expected_reason))
+            }
             other => panic!("{expected_field} {expected_reason}: {other:?}"),
         }
     }
