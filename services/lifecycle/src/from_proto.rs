@@ -66,11 +66,9 @@ pub(crate) fn lease_outcome(outcome: &Outcome, lease: &Lease) -> Result<lease::O
             last_seen: None,
         },
         Outcome::StillThere(_) => lease::Outcome::StillThere,
-        Outcome::ReleaseFailed(failure) => lease::Outcome::TeardownFailed {
-            class: failure_class(failure),
-            text: text(failure),
-            retry_after: None,
-        },
+        Outcome::ReleaseFailed(failure) => {
+            lease::Outcome::TeardownFailed { class: failure_class(failure), text: text(failure), retry_after: None }
+        }
         Outcome::Launched(_)
         | Outcome::LaunchFailed(_)
         | Outcome::Ended(_)
@@ -182,9 +180,7 @@ fn failure_class(failure: &proto::ProviderFailure) -> FailureClass {
 
 fn reason(failure: &proto::ProviderFailure, fallback: FailureReason) -> FailureReason {
     match class(failure) {
-        Class::CredentialsMissing => {
-            FailureReason::parse(&failure.reason).unwrap_or(FailureReason::CredentialsMissing)
-        }
+        Class::CredentialsMissing => FailureReason::parse(&failure.reason).unwrap_or(FailureReason::CredentialsMissing),
         Class::Unspecified | Class::Transient | Class::Permanent | Class::ScopeChanged | Class::IdentityDiffers => {
             FailureReason::parse(&failure.reason).unwrap_or(fallback)
         }

@@ -2,8 +2,19 @@
 //!
 //! Must not live here: any decision.
 
-use berth_rpc::lifecycle::{self as proto, run_service_server::{RunService, RunServiceServer}, secret_service_server::{SecretService, SecretServiceServer}, key_service_server::{KeyService, KeyServiceServer}, identity_service_server::{IdentityService, IdentityServiceServer}, work_service_server::{WorkService, WorkServiceServer}, log_service_server::{LogService, LogServiceServer}};
-use tonic::{Request, Response, Status, service::{Routes, RoutesBuilder}};
+use berth_rpc::lifecycle::{
+    self as proto,
+    identity_service_server::{IdentityService, IdentityServiceServer},
+    key_service_server::{KeyService, KeyServiceServer},
+    log_service_server::{LogService, LogServiceServer},
+    run_service_server::{RunService, RunServiceServer},
+    secret_service_server::{SecretService, SecretServiceServer},
+    work_service_server::{WorkService, WorkServiceServer},
+};
+use tonic::{
+    Request, Response, Status,
+    service::{Routes, RoutesBuilder},
+};
 use tower::Layer as _;
 
 use crate::{
@@ -23,9 +34,13 @@ pub(crate) fn routes(app: Lifecycle) -> Routes {
     let mut routes = RoutesBuilder::default();
     routes
         .add_service(admission.layer(RunServiceServer::new(app.clone()).max_decoding_message_size(MAX_REQUEST_BYTES)))
-        .add_service(admission.layer(SecretServiceServer::new(app.clone()).max_decoding_message_size(MAX_REQUEST_BYTES)))
+        .add_service(
+            admission.layer(SecretServiceServer::new(app.clone()).max_decoding_message_size(MAX_REQUEST_BYTES)),
+        )
         .add_service(admission.layer(KeyServiceServer::new(app.clone()).max_decoding_message_size(MAX_REQUEST_BYTES)))
-        .add_service(admission.layer(IdentityServiceServer::new(app.clone()).max_decoding_message_size(MAX_REQUEST_BYTES)))
+        .add_service(
+            admission.layer(IdentityServiceServer::new(app.clone()).max_decoding_message_size(MAX_REQUEST_BYTES)),
+        )
         .add_service(admission.layer(WorkServiceServer::new(app.clone()).max_decoding_message_size(MAX_REQUEST_BYTES)))
         .add_service(admission.layer(LogServiceServer::new(app.clone()).max_decoding_message_size(MAX_REQUEST_BYTES)));
     routes.routes()
@@ -56,7 +71,10 @@ impl RunService for Lifecycle {
         reply(self, op::get_run::get_run(self, &call, body).await).await
     }
 
-    async fn list_runs(&self, request: Request<proto::ListRunsRequest>) -> Result<Response<proto::ListRunsResponse>, Status> {
+    async fn list_runs(
+        &self,
+        request: Request<proto::ListRunsRequest>,
+    ) -> Result<Response<proto::ListRunsResponse>, Status> {
         let (call, body) = split(request)?;
         reply(self, op::list_runs::list_runs(self, &call, body).await).await
     }
@@ -71,7 +89,10 @@ impl RunService for Lifecycle {
         reply(self, op::delete_run::delete_run(self, &call, body).await).await
     }
 
-    async fn retry_deletion(&self, request: Request<proto::RetryDeletionRequest>) -> Result<Response<proto::Run>, Status> {
+    async fn retry_deletion(
+        &self,
+        request: Request<proto::RetryDeletionRequest>,
+    ) -> Result<Response<proto::Run>, Status> {
         let (call, body) = split(request)?;
         reply(self, op::retry_deletion::retry_deletion(self, &call, body).await).await
     }
@@ -81,19 +102,28 @@ impl RunService for Lifecycle {
         reply(self, op::forget_run::forget_run(self, &call, body).await).await
     }
 
-    async fn list_transitions(&self, request: Request<proto::ListTransitionsRequest>) -> Result<Response<proto::ListTransitionsResponse>, Status> {
+    async fn list_transitions(
+        &self,
+        request: Request<proto::ListTransitionsRequest>,
+    ) -> Result<Response<proto::ListTransitionsResponse>, Status> {
         let (call, body) = split(request)?;
         reply(self, op::list_transitions::list_transitions(self, &call, body).await).await
     }
 
-    async fn get_receipt(&self, request: Request<proto::GetReceiptRequest>) -> Result<Response<proto::GetReceiptResponse>, Status> {
+    async fn get_receipt(
+        &self,
+        request: Request<proto::GetReceiptRequest>,
+    ) -> Result<Response<proto::GetReceiptResponse>, Status> {
         let (call, body) = split(request)?;
         reply(self, op::get_receipt::get_receipt(self, &call, body).await).await
     }
 
     type WatchRunStream = op::watch_run::RunStream;
 
-    async fn watch_run(&self, request: Request<proto::WatchRunRequest>) -> Result<Response<Self::WatchRunStream>, Status> {
+    async fn watch_run(
+        &self,
+        request: Request<proto::WatchRunRequest>,
+    ) -> Result<Response<Self::WatchRunStream>, Status> {
         let (call, body) = split(request)?;
         reply(self, op::watch_run::watch_run(self, &call, body).await).await
     }
@@ -106,17 +136,26 @@ impl SecretService for Lifecycle {
         reply(self, op::put_secret::put_secret(self, &call, body).await).await
     }
 
-    async fn list_secrets(&self, request: Request<proto::ListSecretsRequest>) -> Result<Response<proto::ListSecretsResponse>, Status> {
+    async fn list_secrets(
+        &self,
+        request: Request<proto::ListSecretsRequest>,
+    ) -> Result<Response<proto::ListSecretsResponse>, Status> {
         let (call, body) = split(request)?;
         reply(self, op::list_secrets::list_secrets(self, &call, body).await).await
     }
 
-    async fn delete_secret(&self, request: Request<proto::DeleteSecretRequest>) -> Result<Response<proto::DeleteSecretResponse>, Status> {
+    async fn delete_secret(
+        &self,
+        request: Request<proto::DeleteSecretRequest>,
+    ) -> Result<Response<proto::DeleteSecretResponse>, Status> {
         let (call, body) = split(request)?;
         reply(self, op::delete_secret::delete_secret(self, &call, body).await).await
     }
 
-    async fn resolve_secret(&self, request: Request<proto::ResolveSecretRequest>) -> Result<Response<proto::ResolveSecretResponse>, Status> {
+    async fn resolve_secret(
+        &self,
+        request: Request<proto::ResolveSecretRequest>,
+    ) -> Result<Response<proto::ResolveSecretResponse>, Status> {
         let (call, body) = split(request)?;
         reply(self, op::resolve_secret::resolve_secret(self, &call, body).await).await
     }
@@ -124,12 +163,18 @@ impl SecretService for Lifecycle {
 
 #[tonic::async_trait]
 impl KeyService for Lifecycle {
-    async fn create_key(&self, request: Request<proto::CreateKeyRequest>) -> Result<Response<proto::CreateKeyResponse>, Status> {
+    async fn create_key(
+        &self,
+        request: Request<proto::CreateKeyRequest>,
+    ) -> Result<Response<proto::CreateKeyResponse>, Status> {
         let (call, body) = split(request)?;
         reply(self, op::create_key::create_key(self, &call, body).await).await
     }
 
-    async fn list_keys(&self, request: Request<proto::ListKeysRequest>) -> Result<Response<proto::ListKeysResponse>, Status> {
+    async fn list_keys(
+        &self,
+        request: Request<proto::ListKeysRequest>,
+    ) -> Result<Response<proto::ListKeysResponse>, Status> {
         let (call, body) = split(request)?;
         reply(self, op::list_keys::list_keys(self, &call, body).await).await
     }
@@ -142,17 +187,26 @@ impl KeyService for Lifecycle {
 
 #[tonic::async_trait]
 impl IdentityService for Lifecycle {
-    async fn check_access(&self, request: Request<proto::CheckAccessRequest>) -> Result<Response<proto::CheckAccessResponse>, Status> {
+    async fn check_access(
+        &self,
+        request: Request<proto::CheckAccessRequest>,
+    ) -> Result<Response<proto::CheckAccessResponse>, Status> {
         let (call, body) = split(request)?;
         reply(self, op::check_access::check_access(self, &call, body).await).await
     }
 
-    async fn authenticate(&self, request: Request<proto::AuthenticateRequest>) -> Result<Response<proto::AuthenticateResponse>, Status> {
+    async fn authenticate(
+        &self,
+        request: Request<proto::AuthenticateRequest>,
+    ) -> Result<Response<proto::AuthenticateResponse>, Status> {
         let (call, body) = split(request)?;
         reply(self, op::authenticate::authenticate(self, &call, body).await).await
     }
 
-    async fn register_assertion_key(&self, request: Request<proto::RegisterAssertionKeyRequest>) -> Result<Response<proto::RegisterAssertionKeyResponse>, Status> {
+    async fn register_assertion_key(
+        &self,
+        request: Request<proto::RegisterAssertionKeyRequest>,
+    ) -> Result<Response<proto::RegisterAssertionKeyResponse>, Status> {
         let (call, body) = split(request)?;
         reply(self, op::register_assertion_key::register_assertion_key(self, &call, body).await).await
     }
@@ -175,12 +229,18 @@ impl WorkService for Lifecycle {
         reply(self, op::report::report(self, &call, body).await).await
     }
 
-    async fn report_observation(&self, request: Request<proto::ReportObservationRequest>) -> Result<Response<proto::ReportObservationResponse>, Status> {
+    async fn report_observation(
+        &self,
+        request: Request<proto::ReportObservationRequest>,
+    ) -> Result<Response<proto::ReportObservationResponse>, Status> {
         let (call, body) = split(request)?;
         reply(self, op::report_observation::report_observation(self, &call, body).await).await
     }
 
-    async fn resolve_lease(&self, request: Request<proto::ResolveLeaseRequest>) -> Result<Response<proto::ResolveLeaseResponse>, Status> {
+    async fn resolve_lease(
+        &self,
+        request: Request<proto::ResolveLeaseRequest>,
+    ) -> Result<Response<proto::ResolveLeaseResponse>, Status> {
         let (call, body) = split(request)?;
         reply(self, op::resolve_lease::resolve_lease(self, &call, body).await).await
     }
@@ -203,7 +263,10 @@ impl LogService for Lifecycle {
         reply(self, op::replay::replay(self, &call, body).await).await
     }
 
-    async fn queue_message(&self, request: Request<proto::QueueMessageRequest>) -> Result<Response<proto::QueueMessageResponse>, Status> {
+    async fn queue_message(
+        &self,
+        request: Request<proto::QueueMessageRequest>,
+    ) -> Result<Response<proto::QueueMessageResponse>, Status> {
         let (call, body) = split(request)?;
         reply(self, op::queue_message::queue_message(self, &call, body).await).await
     }

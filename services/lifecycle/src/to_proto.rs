@@ -105,10 +105,7 @@ fn error(run: &Run) -> Option<proto::Error> {
 }
 
 fn budget(spec: &RunSpec, run: &Run) -> proto::Budget {
-    proto::Budget {
-        max_tokens: signed(spec.max_tokens),
-        wall_clock: Some(duration_to_proto(run.policy.wall_clock)),
-    }
+    proto::Budget { max_tokens: signed(spec.max_tokens), wall_clock: Some(duration_to_proto(run.policy.wall_clock)) }
 }
 
 fn usage(usage: &Usage) -> proto::Usage {

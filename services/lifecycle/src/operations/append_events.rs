@@ -133,7 +133,8 @@ fn follow(loaded: &Loaded, changes: &mut Changes, launch: u32) -> Result<(), Err
         match &event.payload {
             Payload::MessageAccepted(accepted) => {
                 let uuid = uuid_of(loaded, &accepted.message_id)?;
-                activity = Some(if loaded.after(changes).session.turn { Activity::Steering } else { Activity::Thinking });
+                activity =
+                    Some(if loaded.after(changes).session.turn { Activity::Steering } else { Activity::Thinking });
                 heard |= loaded.apply(changes, &on_session(session::Trigger::Accepted { launch, uuid }))?;
             }
             Payload::AssistantMessage(message) => {
@@ -166,12 +167,7 @@ fn follow(loaded: &Loaded, changes: &mut Changes, launch: u32) -> Result<(), Err
     Ok(())
 }
 
-fn turn_ended(
-    loaded: &Loaded,
-    changes: &mut Changes,
-    launch: u32,
-    ended: &proto::TurnEnded,
-) -> Result<bool, Error> {
+fn turn_ended(loaded: &Loaded, changes: &mut Changes, launch: u32, ended: &proto::TurnEnded) -> Result<bool, Error> {
     let mut done = Vec::with_capacity(ended.message_ids.len());
     for id in &ended.message_ids {
         done.push(uuid_of(loaded, id)?);

@@ -126,7 +126,8 @@ async fn candidates(app: &Lifecycle, demand: &Demand) -> Result<Vec<Due>, Error>
             let mut due = Vec::new();
             for (provider, slots) in &demand.provider_slots {
                 let host_bound = app.config.host_bound_providers.contains(provider);
-                let localities = Some(demand.worker.localities.as_slice()).filter(|some| host_bound && !some.is_empty());
+                let localities =
+                    Some(demand.worker.localities.as_slice()).filter(|some| host_bound && !some.is_empty());
                 let limit = (*slots).min(demand.slots);
                 due.extend(app.store.due_leases(&LeaseDemand { provider, localities, limit }).await?);
             }

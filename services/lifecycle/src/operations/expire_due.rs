@@ -1,12 +1,7 @@
 //! Time passes (R10): claims whose worker died or whose deadline passed end, deadlines fire. Every replica runs this every
 //! second through the same transactions as everything else; a run that another transaction holds is skipped.
 
-use berth_domain::{
-    aggregate::Trigger,
-    id::RunId,
-    lease,
-    session,
-};
+use berth_domain::{aggregate::Trigger, id::RunId, lease, session};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::{

@@ -60,11 +60,8 @@ pub(crate) async fn queue_message(
 }
 
 fn user_message(id: &MessageId, text: &str, principal: &str, at: berth_domain::time::Time) -> NewEvent {
-    let message = proto::UserMessage {
-        message_id: id.to_string(),
-        text: text.to_owned(),
-        principal: principal.to_owned(),
-    };
+    let message =
+        proto::UserMessage { message_id: id.to_string(), text: text.to_owned(), principal: principal.to_owned() };
     NewEvent { launch: 0, launch_sequence: 0, at, payload: proto::event::Payload::UserMessage(message) }
 }
 
@@ -95,7 +92,9 @@ mod tests {
     fn a_message_id_is_the_same_in_every_form() {
         let uuid = Uuid::now_v7();
         let canonical = MessageId::new(uuid);
-        for form in [uuid.to_string(), uuid.simple().to_string(), canonical.to_string(), uuid.to_string().to_uppercase()] {
+        for form in
+            [uuid.to_string(), uuid.simple().to_string(), canonical.to_string(), uuid.to_string().to_uppercase()]
+        {
             assert_eq!(message_id(&form).unwrap(), canonical, "{form}");
         }
         assert!(message_id("msg-1; drop table").is_err());

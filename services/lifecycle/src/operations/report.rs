@@ -57,7 +57,10 @@ pub(crate) async fn report(
 }
 
 fn parse(service: &'static str, request: proto::ReportRequest) -> Result<Report, Error> {
-    let outcome = request.outcome.clone().ok_or_else(|| Error::invalid("outcome", "OUTCOME_MISSING", "an outcome is required"))?;
+    let outcome = request
+        .outcome
+        .clone()
+        .ok_or_else(|| Error::invalid("outcome", "OUTCOME_MISSING", "an outcome is required"))?;
     let worker = WorkerId::parse(&request.worker_id)
         .map_err(|_| Error::invalid("worker_id", "WORKER_ID_INVALID", "a worker id is [a-z0-9-]{1,64}"))?;
     if let Outcome::Collected(result) = &outcome
@@ -191,12 +194,7 @@ fn deadline_of(loaded: &Loaded, row_id: &str, fence: u64) -> Option<Time> {
     }
 }
 
-fn apply_to_lease(
-    loaded: &Loaded,
-    changes: &mut Changes,
-    lease_id: &LeaseId,
-    report: &Report,
-) -> Result<bool, Error> {
+fn apply_to_lease(loaded: &Loaded, changes: &mut Changes, lease_id: &LeaseId, report: &Report) -> Result<bool, Error> {
     let Some(lease) = loaded.aggregate.lease(lease_id) else { return Ok(false) };
     let outcome = from_proto::lease_outcome(&report.outcome, lease)?;
     if let Outcome::Unknown(proto::Unknown { create_horizon: Some(horizon), .. }) = &report.outcome {

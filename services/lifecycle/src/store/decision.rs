@@ -3,6 +3,7 @@
 use berth_domain::{
     aggregate::{Aggregate, Applied, Note, Transition, Trigger},
     id::RunId,
+    run::State,
     step::Refusal,
     time::Time,
 };
@@ -159,6 +160,12 @@ impl Loaded {
         }
         if let Some(result) = &changes.result {
             next.record.result = Some(result.clone());
+        }
+        if next.aggregate.run.state == State::Deleted {
+            // As the transaction erases it.
+            next.record.prompt.clear();
+            next.record.spec.system_prompt.clear();
+            next.record.result = None;
         }
         next
     }

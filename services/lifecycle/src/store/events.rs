@@ -68,10 +68,7 @@ fn insert_statement(rows: usize) -> String {
             format!("(${}, ${}, ${}, ${}, ${}, ${})", at + 1, at + 2, at + 3, at + 4, at + 5, at + 6)
         })
         .collect();
-    format!(
-        "INSERT INTO events (run_id, sequence, launch, launch_sequence, at, payload) VALUES {}",
-        tuples.join(", ")
-    )
+    format!("INSERT INTO events (run_id, sequence, launch, launch_sequence, at, payload) VALUES {}", tuples.join(", "))
 }
 
 /// The newest number a launch has logged; 0 before its first event.
@@ -144,8 +141,8 @@ impl Store {
 }
 
 fn read(row: &Row, run_id: &RunId, payload: &[u8]) -> Result<proto::Event, StoreError> {
-    let bare = proto::Event::decode(payload)
-        .map_err(|_| StoreError::Unknown("an event that cannot be decoded".to_owned()))?;
+    let bare =
+        proto::Event::decode(payload).map_err(|_| StoreError::Unknown("an event that cannot be decoded".to_owned()))?;
     let sequence = row.int("sequence")?.unsigned_abs();
     Ok(whole(bare, run_id, sequence, row.int("launch")?, row.int("launch_sequence")?, row.time("at")?))
 }

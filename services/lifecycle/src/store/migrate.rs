@@ -54,8 +54,11 @@ async fn open_sqlite(path: &Path) -> Result<Pools, StoreError> {
         .synchronous(SqliteSynchronous::Full)
         .foreign_keys(true)
         .busy_timeout(BUSY_TIMEOUT);
-    let write =
-        SqlitePoolOptions::new().max_connections(1).acquire_timeout(ACQUIRE_TIMEOUT).connect_with(options.clone()).await?;
+    let write = SqlitePoolOptions::new()
+        .max_connections(1)
+        .acquire_timeout(ACQUIRE_TIMEOUT)
+        .connect_with(options.clone())
+        .await?;
     migrator(|(_, _, sqlite, _)| sqlite).run(&write).await?;
     let read = SqlitePoolOptions::new()
         .max_connections(SQLITE_READERS)
@@ -65,9 +68,11 @@ async fn open_sqlite(path: &Path) -> Result<Pools, StoreError> {
 }
 
 async fn open_postgres(url: &str) -> Result<Pools, StoreError> {
-    let options = PgConnectOptions::from_str(url)?
-        .application_name("berth-lifecycle")
-        .options([("statement_timeout", "20s"), ("idle_in_transaction_session_timeout", "30s"), ("lock_timeout", "10s")]);
+    let options = PgConnectOptions::from_str(url)?.application_name("berth-lifecycle").options([
+        ("statement_timeout", "20s"),
+        ("idle_in_transaction_session_timeout", "30s"),
+        ("lock_timeout", "10s"),
+    ]);
     let pool = PgPoolOptions::new()
         .max_connections(POSTGRES_CONNECTIONS)
         .acquire_timeout(ACQUIRE_TIMEOUT)

@@ -4,21 +4,21 @@
 //! `decide` over it, writes what that returns, commits, and then publishes hints. Lock order: the run's row first, then its
 //! other rows, then the worker's row, the tenant's counter last. Only this module sees a transaction.
 
-pub mod audit;
-pub mod keys;
-pub mod secrets;
 mod append;
+pub mod audit;
 mod clock;
 mod decision;
 mod engine;
 mod events;
 mod failure;
 mod idempotency;
+pub mod keys;
 mod load;
 mod migrate;
 mod queue;
 mod record;
 mod runs;
+pub mod secrets;
 mod transact;
 mod workers;
 mod write;

@@ -64,8 +64,6 @@ pub struct Progress {
     pub usage: Usage,
     /// The commit that was cloned.
     pub base_commit: String,
-    /// Why CancelRun was called, for the timeline.
-    pub cancel_reason: String,
 }
 
 /// A run's row without the domain's part.

@@ -111,8 +111,7 @@ impl Store {
             let run_id = run.text("run_id")?;
             let leases = leases.remove(&run_id).unwrap_or_default();
             let sessions = sessions.remove(&run_id).unwrap_or_default();
-            let session =
-                sessions.first().ok_or_else(|| StoreError::Unknown("a run without a session".to_owned()))?;
+            let session = sessions.first().ok_or_else(|| StoreError::Unknown("a run without a session".to_owned()))?;
             listed.push(load::loaded(run, &leases, session, &[], now)?);
         }
         Ok(listed)

@@ -102,7 +102,8 @@ pub(super) async fn changes(tx: &mut Tx, loaded: &Loaded, mut changes: Changes) 
 
 /// Whether a client reading the run would see a difference; signs of life and claims are no news.
 fn is_visible(old: &Aggregate, next: &Aggregate) -> bool {
-    let shown = |lease: &Lease| (lease.id.clone(), lease.state, lease.identity.clone(), lease.workdir.clone(), lease.observed);
+    let shown =
+        |lease: &Lease| (lease.id.clone(), lease.state, lease.identity.clone(), lease.workdir.clone(), lease.observed);
     old.run != next.run
         || old.leases.len() != next.leases.len()
         || old.leases.last().map(shown) != next.leases.last().map(shown)
@@ -346,11 +347,7 @@ async fn write_spent(tx: &mut Tx, spent: &Spent) -> Result<(), StoreError> {
     } else {
         "UPDATE sessions SET spent_fence = $2, spent_request_hash = $3, spent_reply = $4 WHERE session_id = $1"
     };
-    tx.execute(
-        sql,
-        args![spent.row_id.as_str(), spent.fence, spent.request_hash.clone(), spent.reply.clone()],
-    )
-    .await?;
+    tx.execute(sql, args![spent.row_id.as_str(), spent.fence, spent.request_hash.clone(), spent.reply.clone()]).await?;
     Ok(())
 }
 
@@ -392,4 +389,3 @@ pub(super) async fn take_change_seq(tx: &mut Tx, written: &Written) -> Result<i6
 pub(super) fn document<T: serde::Serialize>(value: &T) -> Result<String, StoreError> {
     serde_json::to_string(value).map_err(|source| StoreError::Corrupt { column: "doc".to_owned(), source })
 }
-
