@@ -39,26 +39,6 @@ pub(crate) fn random_key(prefix: &str) -> SecretString {
     format!("{prefix}{}", B64.encode(bytes)).into()
 }
 
-/// 32 bytes from base64 (either alphabet, padded or not) or hex.
-pub(crate) fn decode_master_key(text: &SecretString) -> anyhow::Result<[u8; 32]> {
-    let text = text.expose_secret().trim();
-    let bytes = if text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit()) {
-        hex::decode(text).ok()
-    } else {
-        let url_safe: String = text
-            .trim_end_matches('=')
-            .chars()
-            .map(|c| match c {
-                '+' => '-',
-                '/' => '_',
-                c => c,
-            })
-            .collect();
-        B64.decode(url_safe).ok()
-    };
-    bytes.and_then(|bytes| bytes.try_into().ok()).context("master key must be 32 bytes in base64 or hex")
-}
-
 fn generate_or_read(path: &Path) -> anyhow::Result<LoadedKey> {
     let prefix = if path.file_name().is_some_and(|n| n == "admin.key") { "berth_" } else { "" };
     let key = random_key(prefix);
@@ -105,15 +85,5 @@ mod tests {
         let second = load(&KeySource::Generate, dir.path(), "admin.key").unwrap();
         assert!(second.generated_at.is_none());
         assert_eq!(first.value.expose_secret(), second.value.expose_secret());
-    }
-
-    #[test]
-    fn master_keys_are_read_in_each_form() {
-        let bytes = [0xfb; 32];
-        let padded = base64::engine::general_purpose::STANDARD.encode(bytes);
-        for text in [hex::encode(bytes), B64.encode(bytes), padded] {
-            assert_eq!(decode_master_key(&text.into()).unwrap(), bytes);
-        }
-        assert!(decode_master_key(&"short".to_owned().into()).is_err());
     }
 }

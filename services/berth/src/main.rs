@@ -13,7 +13,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     // The init of a local sandbox is this same binary; it must run before any thread exists.
     if std::env::args_os().nth(1).is_some_and(|arg| arg == "sandbox-init") {
-        berth_sandbox::init::run(std::env::args_os().skip(2).collect());
+        berth_sandbox::init::run(std::env::args_os().skip(2));
     }
     rustls::crypto::ring::default_provider().install_default().ok();
     match cli::run(clap::Parser::parse()) {

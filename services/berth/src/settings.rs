@@ -118,6 +118,19 @@ pub(crate) struct Resolved {
 pub(crate) struct Problems(Vec<String>);
 
 impl Settings {
+    /// Settings of the demo: everything in one folder, a free port, the demo's own repository reachable.
+    pub(crate) fn for_demo(data_dir: PathBuf, model_url: String, local_allow: Vec<String>, log: String) -> Self {
+        Self {
+            listen: Some("127.0.0.1:0".into()),
+            data_dir: Some(data_dir),
+            anthropic_base_url: Some(model_url),
+            allow_private_repos: Some("1".into()),
+            local_allow: Some(local_allow),
+            log: Some(log),
+            ..Self::default()
+        }
+    }
+
     /// Fills what is not given from the file, if one is named.
     pub(crate) fn with_file(self) -> Result<Self, Problems> {
         let Some(path) = self.config.clone() else { return Ok(self) };
@@ -229,7 +242,9 @@ fn switch(name: &str, value: Option<String>, problems: &mut Vec<String>) -> bool
 
 fn http_url(name: &str, text: &str, problems: &mut Vec<String>) -> url::Url {
     match url::Url::parse(text) {
-        Ok(url) if matches!(url.scheme(), "http" | "https") && url.username().is_empty() && url.password().is_none() => {
+        Ok(url)
+            if matches!(url.scheme(), "http" | "https") && url.username().is_empty() && url.password().is_none() =>
+        {
             url
         }
         _ => {

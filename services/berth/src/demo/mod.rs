@@ -8,7 +8,9 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::{Context as _, bail};
 use berth_rpc::{
     broker,
-    lifecycle::{self as pb, run::State, run_service_client::RunServiceClient, secret_service_client::SecretServiceClient},
+    lifecycle::{
+        self as pb, run::State, run_service_client::RunServiceClient, secret_service_client::SecretServiceClient,
+    },
     sessions::{StreamEventsRequest, session_service_client::SessionServiceClient, stream_events_response::Item},
     status::Failure,
 };
@@ -191,7 +193,8 @@ impl Client {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
-        let receipts = tokio::time::timeout(DELETION_DEADLINE, proof).await.context("deletion took over a minute")??;
+        let receipts =
+            tokio::time::timeout(DELETION_DEADLINE, proof).await.context("deletion took over a minute")??;
         for receipt in receipts {
             println!(
                 "receipt     {} {}: {}\n            seen by {}, scope {}",

@@ -61,7 +61,10 @@ impl Progress {
                 println!("state       {}", change.to().as_str_name());
                 return matches!(change.to(), State::Completed | State::Failed | State::Cancelled);
             }
-            Payload::MessageAccepted(_) | Payload::AssistantMessage(_) | Payload::ToolOutput(_) | Payload::TurnEnded(_) => {}
+            Payload::MessageAccepted(_)
+            | Payload::AssistantMessage(_)
+            | Payload::ToolOutput(_)
+            | Payload::TurnEnded(_) => {}
         }
         false
     }

@@ -39,7 +39,9 @@ impl Stage {
 
         let repositories = folder.path().join("repositories");
         std::fs::create_dir(&repositories)?;
-        demo::seed_demo_repository(&repositories).await.context("cannot make the demo repository (is git installed?)")?;
+        demo::seed_demo_repository(&repositories)
+            .await
+            .context("cannot make the demo repository (is git installed?)")?;
         let git = GitHttp::new(GitHttpConfig::new(&repositories));
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let repo_url = format!("http://{}/demo.git", listener.local_addr()?);
@@ -56,7 +58,8 @@ impl Stage {
                 (url, keys_file::random_key("sk-demo-"))
             }
         };
-        let settings = Settings::for_demo(folder.path().join("data"), model_url, options.local_allow.clone(), options.log.clone());
+        let settings =
+            Settings::for_demo(folder.path().join("data"), model_url, options.local_allow.clone(), options.log.clone());
         let berth = serve::start(settings.resolve()?).await?;
         Ok(Self { berth, outside, repo_url, model_key, folder })
     }

@@ -13,6 +13,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use berth_domain::lease::ProviderTraits;
 use berth_sandbox::{
     EgressGuard, ErrorKind, Found, InitCommand, Missing, Observed, ReadOnlyBind, SandboxConfig, SandboxError,
     SandboxLimits, Sandboxes, Spec,
@@ -25,8 +26,14 @@ use super::{
 
 /// Name of this provider.
 pub const NAME: &str = "local";
-/// Creation takes well under a second; a cut one ends with the broker, or within this.
-const CREATE_HORIZON: Duration = Duration::from_secs(30);
+/// How late a create may still take effect after its caller is gone: the init of a sandbox whose maker died before it said
+/// "go" ends by itself at once, so this only covers a stalled machine.
+pub const CREATE_HORIZON: Duration = Duration::from_secs(5);
+
+/// What lifecycle must know of this provider to judge its leases.
+pub fn traits() -> ProviderTraits {
+    ProviderTraits { provider: NAME.to_owned(), can_lookup_key: true, create_horizon: CREATE_HORIZON }
+}
 
 /// Settings of the local provider.
 #[derive(Clone, Debug)]
@@ -184,7 +191,7 @@ impl Local {
         }
         if full {
             let message = format!("this host runs its {} sandboxes already", self.inner.declaration.max_sandboxes);
-            return CreateOutcome::Refused(ProviderFailure::new(Class::Permanent, "PROVIDER_FULL", message));
+            return CreateOutcome::Refused(ProviderFailure::new(Class::Transient, "PROVIDER_FULL", message));
         }
         if !spec.image.is_empty() {
             let message = "the local provider has no images; leave sandbox_image empty";
@@ -196,7 +203,10 @@ impl Local {
             Err(error) => {
                 let definite = matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Invalid);
                 let failure = failure(&error);
-                return if definite { CreateOutcome::Refused(failure) } else { CreateOutcome::Unknown(failure) };
+                // A failed creation cleans up after itself; seen to be so, it may simply be tried again.
+                let nothing_left = matches!(self.inner.sandboxes.find(&key).await, Ok(None));
+                let refused = definite || nothing_left;
+                return if refused { CreateOutcome::Refused(failure) } else { CreateOutcome::Unknown(failure) };
             }
         }
         match self.bind(&key, &spec.egress).await {
@@ -343,6 +353,3 @@ fn failure(error: &SandboxError) -> ProviderFailure {
     }
     ProviderFailure::new(class, reason, message)
 }
-
-#[cfg(test)]
-mod tests;
