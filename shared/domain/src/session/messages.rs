@@ -3,7 +3,7 @@
 //! A message that a dead launch had accepted is sent again first, under its own uuid. If a turn follows, it had not arrived. If the harness
 //! only says "completed", it had (`held`), and a "continue" with a new uuid carries the turn on; the held message is DONE when that turn ends.
 
-use super::{Message, MessageKind, MessageState, NewMessage, Session};
+use super::{Harness, Message, MessageKind, MessageState, NewMessage, Session, State};
 use crate::failure::FailureReason;
 use crate::id::MessageId;
 use uuid::Uuid;
@@ -14,7 +14,21 @@ pub fn next_message(session: &Session) -> Option<&Message> {
     queued.min_by_key(|message| (!message.resent, message.kind != MessageKind::Continue, message.ordinal))
 }
 
+/// The message that goes with launch `session.launch`, to be written together with its configuration.
+pub fn launch_message(session: &Session) -> Option<&Message> {
+    session.messages.iter().find(|message| session.state == State::Starting && message.state == MessageState::Delivered)
+}
+
 impl Session {
+    /// The first message goes with the launch itself. Marked when the launch is claimed, not when it is reported: by then the runner may have
+    /// finished it, and the next one in the queue would be taken for written. The native loop takes its messages from the queue by itself.
+    pub(super) fn deliver_first(&mut self) {
+        let first = next_message(self).filter(|_| self.harness != Harness::Native).map(|message| message.uuid);
+        if let Some(message) = first.and_then(|uuid| self.message_mut(uuid)) {
+            message.state = MessageState::Delivered;
+        }
+    }
+
     /// Appends a message; the caller has checked that its id is new.
     pub(super) fn enqueue(&mut self, new: NewMessage) {
         let ordinal = self.messages.last().map_or(1, |last| last.ordinal + 1);

@@ -8,7 +8,7 @@ mod next;
 mod report;
 mod trigger;
 
-pub use messages::next_message;
+pub use messages::{launch_message, next_message};
 pub use next::next;
 pub use trigger::{Effect, Outcome, Trigger};
 

@@ -1,7 +1,7 @@
 //! The transition table of the session (machines.md §2): every trigger but reports, which are in `report.rs`.
 
 use super::{
-    Action, Claim, Context, Effect, Harness, LaunchPlan, LeaseView, MessageState, NewMessage, Session, State, Trigger,
+    Action, Claim, Context, Effect, LaunchPlan, LeaseView, MessageState, NewMessage, Session, State, Trigger,
     next_action, report,
 };
 use crate::failure::FailureReason;
@@ -129,6 +129,7 @@ fn take(session: &Session, claim: Claim, plan: Option<&LaunchPlan>, context: &Co
             next.first_seq = plan.first_seq;
             next.bearer_sha256 = plan.bearer_sha256.clone();
             next.launches_without_event += 1;
+            next.deliver_first();
             session.state_deadline.unwrap_or_else(|| now.plus(policy.launch))
         }
         Action::Drive => {
@@ -228,6 +229,8 @@ fn turn_ended(session: &Session, launch: u32, done: &[uuid::Uuid], context: &Con
             let live = next.state == State::Live;
             next.finish_turn(done);
             next.turn &= live;
+            // Also under a LAUNCH whose report is still to come: no instant without work before the result is collected.
+            next.result_due |= !context.conversation && !next.unfinished();
         }
         Some(())
     });
@@ -325,8 +328,7 @@ fn settle(session: &Session, context: &Context<'_>, now: Time) -> SessionStep {
             )
         }
         State::Starting if !session.unfinished() => {
-            let result_due = session.result_due || !context.conversation;
-            Step::Changed(Session { result_due, ..session.clone() }.ending(now), vec![])
+            Step::Changed(session.clone().ending(now), vec![])
         }
         State::Ending if session.unfinished() => Step::Changed(session.clone().starting(context, now), vec![]),
         State::Ending if session.result_due && session.park_attempt >= context.policy.park_attempts => {
@@ -419,13 +421,6 @@ impl Session {
         self.last_sign_of_life = now;
         self.due_at = now;
         self.turn = self.accepted();
-        if self.harness != Harness::Native
-            && let Some(uuid) = super::next_message(&self).map(|message| message.uuid)
-            && !self.turn
-            && let Some(message) = self.message_mut(uuid)
-        {
-            message.state = MessageState::Delivered;
-        }
         self
     }
 }
