@@ -44,7 +44,8 @@ impl Hierarchies {
 
     fn from_v1(mounts: &str) -> Option<Self> {
         let of = |controller: &str| {
-            let is_it = |mount: &&Mount<'_>| mount.kind == "cgroup" && mount.options.split(',').any(|o| o == controller);
+            let is_it =
+                |mount: &&Mount<'_>| mount.kind == "cgroup" && mount.options.split(',').any(|o| o == controller);
             mount_lines(mounts).iter().find(is_it).map(|mount| PathBuf::from(mount.target))
         };
         Some(Self::V1 { memory: of("memory")?, pids: of("pids")?, cpu: of("cpu") })
@@ -87,7 +88,8 @@ impl Hierarchies {
         let below = |root: &PathBuf| root.join(PARENT).join(name);
         match self {
             Self::V1 { memory, pids, cpu } => {
-                let mut all: Vec<PathBuf> = [Some(memory), Some(pids), cpu.as_ref()].into_iter().flatten().map(below).collect();
+                let mut all: Vec<PathBuf> =
+                    [Some(memory), Some(pids), cpu.as_ref()].into_iter().flatten().map(below).collect();
                 // Controllers may share one hierarchy.
                 all.dedup();
                 all

@@ -102,10 +102,7 @@ impl FromStr for Missing {
     type Err = UnknownMissing;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Missing::ALL
-            .into_iter()
-            .find(|missing| missing.as_str() == text)
-            .ok_or_else(|| UnknownMissing(text.to_owned()))
+        Missing::ALL.into_iter().find(|missing| missing.as_str() == text).ok_or_else(|| UnknownMissing(text.to_owned()))
     }
 }
 
@@ -136,12 +133,7 @@ pub struct SandboxLimits {
 
 impl Default for SandboxLimits {
     fn default() -> Self {
-        Self {
-            memory_bytes: Some(4 << 30),
-            processes: Some(1024),
-            cpu_millis: None,
-            shm_bytes: 64 << 20,
-        }
+        Self { memory_bytes: Some(4 << 30), processes: Some(1024), cpu_millis: None, shm_bytes: 64 << 20 }
     }
 }
 

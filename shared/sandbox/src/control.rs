@@ -27,8 +27,8 @@ pub(crate) fn connect(home: &Home) -> Result<StdStream> {
 /// Sends the first frame of a connection, with descriptors.
 pub(crate) async fn open(line: StdStream, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<UnixStream> {
     let cut = |failure: io::Error| SandboxError::Connection(format!("init does not take the request: {failure}"));
-    let bytes = frame(request)
-        .map_err(|failure| SandboxError::Invalid { what: "request", why: failure.to_string() })?;
+    let bytes =
+        frame(request).map_err(|failure| SandboxError::Invalid { what: "request", why: failure.to_string() })?;
     let (header, body) = bytes.split_at(4);
     descriptors::send_header(&line, [header[0], header[1], header[2], header[3]], descriptors).map_err(cut)?;
     line.set_nonblocking(true).map_err(cut)?;

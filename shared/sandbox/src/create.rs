@@ -147,7 +147,8 @@ fn introduce(
         FromInit::Forked { pid } => Some(*pid),
         _ => None,
     })?;
-    let stat = process::Stat::read(pid).ok_or_else(|| SandboxError::Connection(format!("init of {key} ended early")))?;
+    let stat =
+        process::Stat::read(pid).ok_or_else(|| SandboxError::Connection(format!("init of {key} ended early")))?;
     cgroup::enter(cgroups, pid)?;
     let record = Record {
         pid,

@@ -26,8 +26,7 @@ pub(crate) fn receive_header(from: impl AsFd) -> io::Result<([u8; 4], Vec<OwnedF
     let mut header = [0; 4];
     let mut space = nix::cmsg_space!([RawFd; MAX]);
     let mut slice = [io::IoSliceMut::new(&mut header)];
-    let message =
-        recvmsg::<()>(from.as_fd().as_raw_fd(), &mut slice, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
+    let message = recvmsg::<()>(from.as_fd().as_raw_fd(), &mut slice, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
     let mut descriptors = Vec::new();
     for control in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(raw) = control {

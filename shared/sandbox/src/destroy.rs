@@ -46,7 +46,12 @@ pub(crate) fn is_running(record: &Record) -> bool {
     process::is_alive(record.pid, record.start_time, &record.boot_id)
 }
 
-fn groups(root_tag: &str, key: &str, cgroups: Option<&Hierarchies>, record: Option<&Record>) -> Vec<std::path::PathBuf> {
+fn groups(
+    root_tag: &str,
+    key: &str,
+    cgroups: Option<&Hierarchies>,
+    record: Option<&Record>,
+) -> Vec<std::path::PathBuf> {
     let mut all = record.map(|record| record.cgroups.clone()).unwrap_or_default();
     all.extend(cgroups.map(|hierarchies| hierarchies.directories(&group_name(root_tag, key))).unwrap_or_default());
     all.sort();

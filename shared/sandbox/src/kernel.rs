@@ -55,7 +55,11 @@ impl KernelReport {
 }
 
 /// Starts the probe process and looks at the cgroups. Blocking.
-pub(crate) fn probe(init: &InitCommand, unavailable: &BTreeSet<Missing>, cgroups: Option<&Hierarchies>) -> Result<KernelReport> {
+pub(crate) fn probe(
+    init: &InitCommand,
+    unavailable: &BTreeSet<Missing>,
+    cgroups: Option<&Hierarchies>,
+) -> Result<KernelReport> {
     let attempts = run_probe(init)?;
     let root = rustix::process::geteuid().is_root();
     Ok(judge(root, &attempts, unavailable, cgroups.map(Hierarchies::kind)))

@@ -75,7 +75,11 @@ impl Sandboxes {
             return Err(SandboxError::Impossible(why.clone()));
         }
         let missing = report.refused(&self.inner.config.allow);
-        if missing.is_empty() { Ok(()) } else { Err(SandboxError::Missing { missing, detail: report.details.join("; ") }) }
+        if missing.is_empty() {
+            Ok(())
+        } else {
+            Err(SandboxError::Missing { missing, detail: report.details.join("; ") })
+        }
     }
 
     /// Creates and starts a sandbox. When it fails, nothing is left; when the caller (or its whole process) goes away

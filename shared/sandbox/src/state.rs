@@ -75,8 +75,7 @@ impl Home {
         let bytes = serde_json::to_vec_pretty(record)
             .map_err(|failure| SandboxError::io("encode the sandbox record", failure))?;
         let write = || -> io::Result<()> {
-            let mut file =
-                fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+            let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
             file.write_all(&bytes)?;
             file.sync_all()?;
             fs::rename(&new, self.path.join(RECORD))?;

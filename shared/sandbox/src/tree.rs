@@ -140,13 +140,14 @@ mod tests {
         symlink(&outside, tree.join("a/link")).unwrap();
         symlink("/", tree.join("a/b/root")).unwrap();
         fs::create_dir(tree.join("~1")).unwrap();
-        fs::set_permissions(tree.join("a/b/c"), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(tree.join("a/b/c"), fs::Permissions::from_mode(0o000)).unwrap();
         fs::set_permissions(tree.join("a/b"), fs::Permissions::from_mode(0o000)).unwrap();
         // Far deeper than a path can be long, and than descriptors can be open.
         let mut at = crate::descriptors::open_directory(&tree).unwrap();
         for _ in 0..5000 {
             rustix::fs::mkdirat(&at, "a-fairly-long-name", Mode::RWXU).unwrap();
-            at = rustix::fs::openat(&at, "a-fairly-long-name", OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).unwrap();
+            at = rustix::fs::openat(&at, "a-fairly-long-name", OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty())
+                .unwrap();
         }
         drop(at);
         delete(base.path(), "tree").unwrap();

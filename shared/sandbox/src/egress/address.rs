@@ -33,9 +33,11 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
     }
     // Global unicast only, without its special ranges (Teredo, ORCHID, benchmarking; documentation).
     let global = segments[0] & 0xe000 == 0x2000;
-    let special = (segments[0] == 0x2001 && segments[1] < 0x0200)
-        || (segments[0] == 0x2001 && segments[1] == 0x0db8)
-        || (segments[0] == 0x3fff && segments[1] < 0x1000);
+    let special = match segments[0] {
+        0x2001 => segments[1] < 0x0200 || segments[1] == 0x0db8,
+        0x3fff => segments[1] < 0x1000,
+        _ => false,
+    };
     global && !special
 }
 
@@ -65,10 +67,34 @@ mod tests {
             assert!(is_public(public.parse().unwrap()), "{public}");
         }
         for private in [
-            "127.0.0.1", "127.9.9.9", "10.1.2.3", "172.16.0.1", "192.168.0.1", "169.254.169.254", "100.64.0.1",
-            "0.0.0.0", "224.0.0.1", "255.255.255.255", "198.18.0.1", "192.0.0.8", "203.0.113.9", "::", "::1",
-            "fe80::1", "fc00::1", "fd00:ec2::254", "ff02::1", "fec0::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1",
-            "64:ff9b::7f00:1", "2002:7f00:1::", "2002:a9fe:a9fe::", "2001::1", "2001:db8::1", "::127.0.0.1",
+            "127.0.0.1",
+            "127.9.9.9",
+            "10.1.2.3",
+            "172.16.0.1",
+            "192.168.0.1",
+            "169.254.169.254",
+            "100.64.0.1",
+            "0.0.0.0",
+            "224.0.0.1",
+            "255.255.255.255",
+            "198.18.0.1",
+            "192.0.0.8",
+            "203.0.113.9",
+            "::",
+            "::1",
+            "fe80::1",
+            "fc00::1",
+            "fd00:ec2::254",
+            "ff02::1",
+            "fec0::1",
+            "::ffff:127.0.0.1",
+            "::ffff:10.0.0.1",
+            "64:ff9b::7f00:1",
+            "2002:7f00:1::",
+            "2002:a9fe:a9fe::",
+            "2001::1",
+            "2001:db8::1",
+            "::127.0.0.1",
         ] {
             assert!(!is_public(private.parse().unwrap()), "{private}");
         }

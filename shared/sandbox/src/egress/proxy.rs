@@ -88,7 +88,8 @@ async fn answer(request: Request<Incoming>, gate: Arc<Gate>, place: Place) -> Re
 
 /// Host and port asked for: of a tunnel, or of an absolute `http` address.
 fn target(request: &Request<Incoming>) -> Result<(String, u16), Refusal> {
-    let bad = |text: &str| Refusal { status: StatusCode::BAD_REQUEST, reason: "not_a_proxy_request", text: text.to_owned() };
+    let bad =
+        |text: &str| Refusal { status: StatusCode::BAD_REQUEST, reason: "not_a_proxy_request", text: text.to_owned() };
     let uri = request.uri();
     let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| bad("the request names no host"))?;
     let port = if request.method() == Method::CONNECT {

@@ -49,7 +49,8 @@ mod tests {
     #[test]
     fn only_exact_destinations_are_found() {
         let rule = |host: &str, port, allow_private| EgressRule { host: host.to_owned(), port, allow_private };
-        let rules = Rules::new(vec![rule("GitHub.com", 443, false), rule("::1", 80, true), rule("10.0.0.1", 8080, true)]);
+        let rules =
+            Rules::new(vec![rule("GitHub.com", 443, false), rule("::1", 80, true), rule("10.0.0.1", 8080, true)]);
         for (host, port, expected) in [
             ("github.com", 443, Some(false)),
             ("GITHUB.COM.", 443, Some(false)),

@@ -2,7 +2,9 @@
 
 use std::io;
 
-use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
+};
 
 use super::{Failure, Step};
 use crate::config::ExecUser;
@@ -24,7 +26,9 @@ fn needed() -> CapabilitySet {
 /// Stops being the broker's user: from here on host files belong to somebody else. Where only the agent is mapped, we are
 /// that user already and differ from it by our capabilities alone.
 pub(super) fn become_inner_root(plan: &Plan) -> Result<(), Failure> {
-    if plan.user_namespace && let Some(root) = plan.ids.root {
+    if plan.user_namespace
+        && let Some(root) = plan.ids.root
+    {
         switch(root, root).step("become the inner root")?;
     }
     Ok(())
@@ -37,7 +41,8 @@ pub(super) fn keep_only_needed(plan: &Plan) -> Result<(), Failure> {
     set(needed()).step("restrict the capabilities")?;
     let _ = plan;
     // No process inside may look into us, even where it runs under the same uid.
-    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).step("hide the init's memory")
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
+        .step("hide the init's memory")
 }
 
 /// Becomes the user of an exec, in the forked child. Order matters: groups before users, capabilities last.

@@ -70,7 +70,8 @@ enum Access {
 impl Parts {
     /// Picks up all sources; needs the broker's rights on host paths.
     pub(super) fn collect(plan: &Plan) -> Result<Self, Failure> {
-        let mut parts = Self { mounts: Vec::new(), links: Vec::new(), run: pick_up(&plan.directory.join(RUN), Access::ReadWrite)? };
+        let mut parts =
+            Self { mounts: Vec::new(), links: Vec::new(), run: pick_up(&plan.directory.join(RUN), Access::ReadWrite)? };
         for path in SYSTEM.iter().chain(&ETC) {
             parts.add_system(Path::new(path))?;
         }
@@ -198,7 +199,12 @@ fn fill_dev(dev: &Path, shm_bytes: u64) -> Result<(), Failure> {
     make_directory(&dev.join("pts"))?;
     mount_new("devpts", &dev.join("pts"), flags, "newinstance,ptmxmode=0666,mode=0620")?;
     make_directory(&dev.join("shm"))?;
-    mount_new("tmpfs", &dev.join("shm"), flags | MsFlags::MS_NODEV, &format!("mode=1777,size={shm_bytes},nr_inodes=16k"))?;
+    mount_new(
+        "tmpfs",
+        &dev.join("shm"),
+        flags | MsFlags::MS_NODEV,
+        &format!("mode=1777,size={shm_bytes},nr_inodes=16k"),
+    )?;
     for (link, target) in [
         ("ptmx", "pts/ptmx"),
         ("fd", "/proc/self/fd"),

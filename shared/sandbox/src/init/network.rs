@@ -19,8 +19,7 @@ pub(super) fn set_up() -> Result<TcpListener, Failure> {
 }
 
 fn loopback_up() -> io::Result<()> {
-    let socket: OwnedFd =
-        rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
+    let socket: OwnedFd = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
     // SAFETY: all-zero is a valid value of this plain C structure.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     request.ifr_name[0] = b'l' as libc::c_char;

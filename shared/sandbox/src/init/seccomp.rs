@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::io;
 
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
-    apply_filter,
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch, apply_filter,
 };
 
 use super::{Failure, Step};
@@ -126,8 +126,7 @@ fn hidden() -> Rules {
 
 fn refuse(rules: Rules, errno: i32) -> Result<BpfProgram, seccompiler::Error> {
     let arch: TargetArch = std::env::consts::ARCH.try_into()?;
-    let filter =
-        SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(errno.cast_unsigned()), arch)?;
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(errno.cast_unsigned()), arch)?;
     Ok(filter.try_into()?)
 }
 

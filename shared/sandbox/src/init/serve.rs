@@ -139,7 +139,8 @@ async fn answer(state: Rc<State>, mut connection: UnixStream) -> io::Result<()> 
 }
 
 async fn receive_request(connection: &mut UnixStream) -> io::Result<(Request, Vec<OwnedFd>)> {
-    let (header, descriptors) = connection.async_io(tokio::io::Interest::READABLE, || receive_header(&*connection)).await?;
+    let (header, descriptors) =
+        connection.async_io(tokio::io::Interest::READABLE, || receive_header(&*connection)).await?;
     Ok((receive_body(header, connection).await?, descriptors))
 }
 

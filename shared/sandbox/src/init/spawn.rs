@@ -46,7 +46,12 @@ pub(super) fn failure_of(bytes: &[u8]) -> Option<(String, i32)> {
 }
 
 /// Forks the child. Must be called on a single-threaded process.
-pub(super) fn spawn(plan: &Plan, filters: &seccomp::Filters, request: &ExecRequest, streams: Streams) -> io::Result<Spawned> {
+pub(super) fn spawn(
+    plan: &Plan,
+    filters: &seccomp::Filters,
+    request: &ExecRequest,
+    streams: Streams,
+) -> io::Result<Spawned> {
     let argv = c_strings(request.argv.iter().cloned())?;
     let env = c_strings(request.env.iter().map(|(name, value)| format!("{name}={value}")))?;
     let programs = programs(request)?;

@@ -7,7 +7,8 @@ use super::{Failure, Step};
 
 /// Everything but the control group namespace, which has to wait until the broker put us into our group.
 pub(super) fn all(user: bool, network: bool) -> Result<(), Failure> {
-    let mut flags = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
+    let mut flags =
+        CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
     flags.set(CloneFlags::CLONE_NEWUSER, user);
     flags.set(CloneFlags::CLONE_NEWNET, network);
     nix::sched::unshare(flags).step("make the namespaces")?;
