@@ -66,6 +66,11 @@ pub(crate) struct Conversation {
 const CONTINUE: &str = "Continue.";
 
 impl Conversation {
+    #[cfg(test)]
+    pub(crate) fn of(entries: Vec<Entry>) -> Self {
+        Self { entries, ..Self::default() }
+    }
+
     /// Takes the next event of the log.
     pub(crate) fn apply(&mut self, payload: &Payload) {
         match payload {

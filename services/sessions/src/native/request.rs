@@ -115,14 +115,14 @@ fn results<'a>(content: &'a [Value], after: &'a [Entry]) -> Vec<Block<'a>> {
     .collect()
 }
 
-/// Adds content, to the last message when that is of the same role.
+/// Adds content; neighbouring content of the user is one message, each reply stays its own.
 fn say<'a>(messages: &mut Vec<Message<'a>>, role: Role, content: impl IntoIterator<Item = Block<'a>>) {
     let content: Vec<Block<'a>> = content.into_iter().collect();
     if content.is_empty() {
         return;
     }
     match messages.last_mut() {
-        Some(last) if last.role == role => last.content.extend(content),
+        Some(last) if last.role == role && role == Role::User => last.content.extend(content),
         Some(_) | None => messages.push(Message { role, content }),
     }
 }

@@ -9,7 +9,7 @@ fn frame() -> Frame {
 }
 
 fn rendered(entries: Vec<Entry>) -> Value {
-    let conversation = Conversation { entries, ..Conversation::default() };
+    let conversation = Conversation::of(entries);
     serde_json::from_slice(&render(&frame(), &conversation)).unwrap()
 }
 
