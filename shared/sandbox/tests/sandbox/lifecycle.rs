@@ -5,14 +5,14 @@ use std::time::{Duration, SystemTime};
 
 use berth_sandbox::{ErrorKind, ExecSpec, Missing, Observed, SandboxConfig, SandboxError, Sandboxes, Spec};
 
-use super::stage::{Stage, eventually, init, is_root, text, within};
+use super::stage::{Stage, config, eventually, init, is_root, spec, text, within};
 
 #[tokio::test]
 async fn a_sandbox_is_found_observed_listed_and_destroyed_twice() {
     let stage = Stage::new().await;
     assert_eq!(stage.sandboxes.observe("life").await.unwrap(), Observed::Absent);
-    let created = stage.sandboxes.create("life", &Spec::default()).await.unwrap();
-    assert_eq!(stage.sandboxes.create("life", &Spec::default()).await.unwrap_err().kind(), ErrorKind::Exists);
+    let created = stage.sandboxes.create("life", &spec()).await.unwrap();
+    assert_eq!(stage.sandboxes.create("life", &spec()).await.unwrap_err().kind(), ErrorKind::Exists);
     let found = stage.sandboxes.find("life").await.unwrap().unwrap();
     assert_eq!(found.record.as_ref(), Some(&created.record));
     assert_eq!(found.observed, Observed::Running { since: created.record.created_at });
@@ -44,8 +44,7 @@ async fn a_new_broker_over_the_same_root_finds_uses_and_destroys() {
     // All of the first broker is gone, its connections included.
     drop(running);
     drop(sandboxes);
-    let mut config = SandboxConfig::new(directory.path().join("root"), init());
-    config.allow = if is_root() { BTreeSet::new() } else { BTreeSet::from([Missing::NoCgroup]) };
+    let config = config(&directory.path().join("root"));
     let stage = Stage { directory, sandboxes: Sandboxes::new(config).await.unwrap() };
     assert!(matches!(stage.sandboxes.observe("kept").await.unwrap(), Observed::Running { .. }));
     assert_eq!(stage.ok("kept", "cat file").await, "kept");
@@ -69,7 +68,7 @@ async fn the_init_outlives_its_broker_process_and_a_creation_cut_anywhere_leaves
     let found = stage.sandboxes.find("half").await.unwrap().unwrap();
     assert!(found.record.is_none());
     assert_eq!(stage.sandboxes.exec("half", ExecSpec::shell("true")).await.unwrap_err().kind(), ErrorKind::NotRunning);
-    assert_eq!(stage.sandboxes.create("half", &Spec::default()).await.unwrap_err().kind(), ErrorKind::Exists);
+    assert_eq!(stage.sandboxes.create("half", &spec()).await.unwrap_err().kind(), ErrorKind::Exists);
     stage.sandboxes.destroy("half").await.unwrap();
     assert!(stage.sandboxes.observed_absent("half").await.unwrap());
 
@@ -96,10 +95,12 @@ async fn create_raced_by_destroy_leaves_nothing() {
     for round in 0..10 {
         let key = format!("race-{round}");
         let (sandboxes, name) = (stage.sandboxes.clone(), key.clone());
-        let creating = tokio::spawn(async move { sandboxes.create(&name, &Spec::default()).await });
-        tokio::time::sleep(Duration::from_millis(round * 3)).await;
+        let mut creating = tokio::spawn(async move { sandboxes.create(&name, &spec()).await });
+        let early = tokio::time::timeout(Duration::from_millis(round * 3), &mut creating).await;
         let _ = stage.sandboxes.destroy(&key).await;
-        let _ = creating.await.unwrap();
+        if early.is_err() {
+            let _ = creating.await.unwrap();
+        }
         stage.sandboxes.destroy(&key).await.unwrap();
         assert!(stage.sandboxes.observed_absent(&key).await.unwrap(), "{key}");
     }
@@ -109,7 +110,7 @@ async fn create_raced_by_destroy_leaves_nothing() {
 #[tokio::test]
 async fn an_init_killed_from_outside_leaves_a_stopped_sandbox() {
     let stage = Stage::new().await;
-    let created = stage.sandboxes.create("dead", &Spec::default()).await.unwrap();
+    let created = stage.sandboxes.create("dead", &spec()).await.unwrap();
     let mut exec = stage.sandboxes.exec("dead", ExecSpec::shell("sleep 1000")).await.unwrap();
     let pid = rustix::process::Pid::from_raw(created.record.pid.cast_signed()).unwrap();
     // Only the last resort reaches it: everything else is ignored by a pid 1.
@@ -184,7 +185,7 @@ async fn a_kernel_that_lacks_something_is_refused_by_name_unless_allowed() {
             config.allow.clear();
         })
         .await;
-        let refused = stage.sandboxes.create("no", &Spec::default()).await.unwrap_err();
+        let refused = stage.sandboxes.create("no", &spec()).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unsupported);
         if is_root() {
             assert!(refused.to_string().contains(missing.as_str()), "{refused}");
@@ -200,7 +201,7 @@ async fn a_kernel_that_lacks_something_is_refused_by_name_unless_allowed() {
             config.allow.insert(missing);
         })
         .await;
-        let created = stage.sandboxes.create("less", &Spec::default()).await.unwrap();
+        let created = stage.sandboxes.create("less", &spec()).await.unwrap();
         let capabilities = created.record.capabilities;
         assert_eq!(capabilities.user_namespace, missing != Missing::NoUserns);
         assert_eq!(capabilities.network_namespace, missing != Missing::NoNetns);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use berth_sandbox::{LimitsBy, Missing, SandboxLimits, Spec};
 
-use super::stage::{Stage, is_root, text};
+use super::stage::{Stage, is_root, spec, text};
 
 fn tight() -> Spec {
     let limits = SandboxLimits {
@@ -13,7 +13,7 @@ fn tight() -> Spec {
         cpu_millis: Some(500),
         ..SandboxLimits::default()
     };
-    Spec { limits, deadline: None }
+    Spec { limits, ..spec() }
 }
 
 const HOG: &str = "python3 -c 'b = bytearray(400 << 20); print(len(b))'";

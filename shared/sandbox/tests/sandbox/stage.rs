@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::future::Future;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use berth_sandbox::{ExecSpec, InitCommand, Missing, Output, SandboxConfig, Sandboxes, Spec};
 
@@ -27,18 +27,29 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// An ordinary user may do without control groups.
+pub(crate) fn config(root: &Path) -> SandboxConfig {
+    let mut config = SandboxConfig::new(root, init());
+    if !is_root() {
+        config.allow = BTreeSet::from([Missing::NoCgroup]);
+    }
+    config
+}
+
+/// A sandbox that does not outlive a failed test for long.
+pub(crate) fn spec() -> Spec {
+    Spec { deadline: Some(SystemTime::now() + Duration::from_secs(300)), ..Spec::default() }
+}
+
 impl Stage {
     pub(crate) async fn new() -> Self {
         Self::with(|_| {}).await
     }
 
-    /// With changed settings. An ordinary user may do without control groups.
+    /// With changed settings.
     pub(crate) async fn with(change: impl FnOnce(&mut SandboxConfig)) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let mut config = SandboxConfig::new(directory.path().join("root"), init());
-        if !is_root() {
-            config.allow = BTreeSet::from([Missing::NoCgroup]);
-        }
+        let mut config = config(&directory.path().join("root"));
         change(&mut config);
         let sandboxes = Sandboxes::new(config).await.unwrap();
         Self { directory, sandboxes }
@@ -49,7 +60,7 @@ impl Stage {
     }
 
     pub(crate) async fn create(&self, key: &str) {
-        self.sandboxes.create(key, &Spec::default()).await.unwrap();
+        self.sandboxes.create(key, &spec()).await.unwrap();
     }
 
     /// Runs a shell line as the agent.

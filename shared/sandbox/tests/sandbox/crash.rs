@@ -1,0 +1,77 @@
+//! A broker process killed with SIGKILL at any moment: what it was creating is nothing, or is found and released.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use berth_sandbox::{Observed, Sandboxes};
+use tokio::time::timeout;
+
+use super::stage::{Stage, config, eventually, spec, within};
+
+/// Argument (for the test harness: one more filter) by which a test program is made a broker to be killed.
+const ROOT: &str = "broker-root=";
+
+/// The broker to be killed: creates sandboxes and runs commands in them for ever. As an ordinary test it does nothing.
+#[tokio::test]
+async fn broker_process() {
+    let Some(root) = std::env::args().find_map(|argument| argument.strip_prefix(ROOT).map(str::to_owned)) else {
+        return;
+    };
+    let sandboxes = Sandboxes::new(config(Path::new(&root))).await.unwrap();
+    for number in 0.. {
+        let key = format!("crash-{number}");
+        sandboxes.create(&key, &spec()).await.unwrap();
+        let command = berth_sandbox::ExecSpec::shell("echo alive > file; sleep 1000");
+        std::mem::forget(sandboxes.exec(&key, command).await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_killed_broker_leaves_only_what_the_next_one_finds_uses_and_releases() {
+    let stage = Stage::new().await;
+    let (mut running, mut half_made) = (0, 0);
+    for round in 0..12 {
+        let mut broker = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "sandbox::crash::broker_process", &format!("{ROOT}{}", stage.root().display())])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        eventually("it has begun", || async { !stage.sandboxes.list().await.unwrap().is_empty() }).await;
+        // Each round a little later in the course of creation.
+        let moment = Duration::from_millis(round * 3);
+        let _ = timeout(moment, std::future::pending::<()>()).await;
+        broker.kill().unwrap();
+        within(tokio::task::spawn_blocking(move || broker.wait())).await.unwrap().unwrap();
+
+        for found in stage.sandboxes.list().await.unwrap() {
+            match found.observed {
+                Observed::Running { .. } => {
+                    running += 1;
+                    eventually("the connection's commands end with the broker", || async {
+                        match stage
+                            .sandboxes
+                            .exec(&found.key, berth_sandbox::ExecSpec::shell("ls /proc | grep -c '^[0-9]'"))
+                            .await
+                        {
+                            Ok(handle) => {
+                                String::from_utf8_lossy(&within(handle.output(100)).await.unwrap().stdout).trim() == "4"
+                            }
+                            // Told to go, but not yet taking commands.
+                            Err(_) => false,
+                        }
+                    })
+                    .await;
+                }
+                Observed::Stopped => half_made += 1,
+                Observed::Absent => panic!("listed but absent"),
+            }
+            stage.sandboxes.destroy(&found.key).await.unwrap();
+            assert!(stage.sandboxes.observed_absent(&found.key).await.unwrap(), "{found:?}");
+        }
+    }
+    assert!(running > 0 && half_made + running >= 12, "{running} running, {half_made} half made");
+    stage.finish().await;
+}
