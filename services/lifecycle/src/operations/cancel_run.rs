@@ -1,6 +1,6 @@
 //! CancelRun: idempotent, and never held up by teardown, which is durable work of its own.
 
-use berth_domain::aggregate::Trigger;
+use berth_domain::aggregate::{Entity, Trigger};
 use berth_rpc::lifecycle as proto;
 
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
     authenticate::Admitted,
     error::Error,
     guard,
-    store::{Changes, Decision, Progress},
+    store::{Changes, Decision},
     to_proto,
 };
 
@@ -22,17 +22,21 @@ pub(crate) async fn cancel_run(
     request: proto::CancelRunRequest,
 ) -> Result<proto::Run, Error> {
     let run_id = guard::run_id(&request.run_id)?;
-    app.store
-        .transact(&run_id, |loaded| {
+    let ((), after) = app
+        .store
+        .transact_run(&run_id, |loaded| {
             app.allow(call, loaded)?;
             guard::not_deleted(loaded)?;
             let reason = guard::reason(&request.reason)?;
             let mut changes = Changes { actor: call.actor(), ..Changes::default() };
             if loaded.apply(&mut changes, &Trigger::Cancel)? && !reason.is_empty() {
-                let progress = loaded.record.progress.clone();
-                changes.progress = Some(Progress { cancel_reason: reason.to_owned(), ..progress });
+                // People read the timeline to learn why.
+                for transition in changes.transitions.iter_mut().filter(|line| line.entity == Entity::Run) {
+                    transition.cause = format!("{}: {reason}", transition.cause);
+                }
             }
-            Ok(Decision::changed(to_proto::run(&loaded.with(&changes)), changes))
+            Ok(Decision::changed((), changes))
         })
-        .await
+        .await?;
+    Ok(to_proto::run(&after))
 }

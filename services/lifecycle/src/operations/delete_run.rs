@@ -22,12 +22,14 @@ pub(crate) async fn delete_run(
     request: proto::DeleteRunRequest,
 ) -> Result<proto::Run, Error> {
     let run_id = guard::run_id(&request.run_id)?;
-    app.store
-        .transact(&run_id, |loaded| {
+    let ((), after) = app
+        .store
+        .transact_run(&run_id, |loaded| {
             app.allow(call, loaded)?;
             let mut changes = Changes { actor: call.actor(), ..Changes::default() };
             loaded.apply(&mut changes, &Trigger::Delete)?;
-            Ok(Decision::changed(to_proto::run(&loaded.with(&changes)), changes))
+            Ok(Decision::changed((), changes))
         })
-        .await
+        .await?;
+    Ok(to_proto::run(&after))
 }

@@ -22,8 +22,9 @@ pub(crate) async fn forget_run(
     request: proto::ForgetRunRequest,
 ) -> Result<proto::Run, Error> {
     let run_id = guard::run_id(&request.run_id)?;
-    app.store
-        .transact(&run_id, |loaded| {
+    let ((), after) = app
+        .store
+        .transact_run(&run_id, |loaded| {
             let decision = app.allow(call, loaded)?;
             guard::not_deleted(loaded)?;
             let reason = guard::reason(&request.reason)?;
@@ -33,8 +34,8 @@ pub(crate) async fn forget_run(
             let mut changes = Changes { actor: call.actor(), ..Changes::default() };
             let forget = Trigger::Forget { reason: reason.to_owned(), by: call.actor() };
             loaded.apply(&mut changes, &forget)?;
-            let reply = to_proto::run(&loaded.with(&changes));
-            Ok(Decision::changed(reply, changes).audited(decision.trail(call.subject(), reason)))
+            Ok(Decision::changed((), changes).audited(decision.trail(call.subject(), reason)))
         })
-        .await
+        .await?;
+    Ok(to_proto::run(&after))
 }

@@ -22,13 +22,15 @@ pub(crate) async fn retry_deletion(
     request: proto::RetryDeletionRequest,
 ) -> Result<proto::Run, Error> {
     let run_id = guard::run_id(&request.run_id)?;
-    app.store
-        .transact(&run_id, |loaded| {
+    let ((), after) = app
+        .store
+        .transact_run(&run_id, |loaded| {
             app.allow(call, loaded)?;
             guard::not_deleted(loaded)?;
             let mut changes = Changes { actor: call.actor(), ..Changes::default() };
             loaded.apply(&mut changes, &Trigger::RetryDeletion)?;
-            Ok(Decision::changed(to_proto::run(&loaded.with(&changes)), changes))
+            Ok(Decision::changed((), changes))
         })
-        .await
+        .await?;
+    Ok(to_proto::run(&after))
 }
