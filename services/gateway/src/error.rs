@@ -38,6 +38,16 @@ pub(crate) enum Error {
 }
 
 impl Error {
+    /// What a transport failure means to the client. The transport's own words go to the log only.
+    pub(crate) fn of_transport(failure: &(dyn std::error::Error + 'static), upstream: &'static str) -> Self {
+        let chain = std::iter::successors(Some(failure), |cause| cause.source());
+        if chain.into_iter().any(|cause| cause.is::<tonic::TimeoutExpired>()) {
+            return Self::DeadlineExceeded;
+        }
+        tracing::warn!(upstream, error = failure, "upstream did not answer");
+        Self::UpstreamUnavailable(upstream)
+    }
+
     pub(crate) fn kind(&self) -> Kind {
         match self {
             Self::CredentialMissing | Self::CredentialMalformed => Kind::Unauthenticated,

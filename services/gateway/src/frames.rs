@@ -97,19 +97,26 @@ impl HttpBody for RequestBody {
 }
 
 /// What may end an answer before its upstream does.
-#[derive(Default)]
 pub(crate) struct Ends {
     deadline: Option<Pin<Box<Sleep>>>,
     stop: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     oversized: Arc<AtomicBool>,
+    upstream: &'static str,
 }
 
 impl Ends {
-    pub(crate) fn new(deadline: Option<Instant>, stop: Option<CancellationToken>, oversized: Arc<AtomicBool>) -> Self {
+    /// `upstream` is named when its answer breaks off.
+    pub(crate) fn new(
+        deadline: Option<Instant>,
+        stop: Option<CancellationToken>,
+        oversized: Arc<AtomicBool>,
+        upstream: &'static str,
+    ) -> Self {
         Self {
             deadline: deadline.map(|at| Box::pin(tokio::time::sleep_until(at))),
             stop: stop.map(|token| Box::pin(token.cancelled_owned())),
             oversized,
+            upstream,
         }
     }
 
@@ -149,8 +156,7 @@ impl ResponseBody {
         if self.ends.oversized.load(Ordering::Acquire) {
             return Error::MessageTooLarge(self.frames.limit);
         }
-        tracing::warn!(code = ?status.code(), error = status.message(), "answer of an upstream broke off");
-        Error::UpstreamUnavailable("the service")
+        Error::of_transport(status, self.ends.upstream)
     }
 }
 

@@ -8,13 +8,13 @@ use http::HeaderMap;
 use prost::Message as _;
 use prost_reflect::{DynamicMessage, MessageDescriptor};
 use tonic::{
-    Code, Extensions, Request, Status, Streaming,
+    Extensions, Request, Status, Streaming,
     client::Grpc,
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
     metadata::MetadataMap,
 };
 
-use crate::{Gateway, authenticate::Caller, error::Error, rpcs::Rpc};
+use crate::{Gateway, authenticate::Caller, error::Error, forward::UPSTREAM_GRACE, rpcs::Rpc};
 
 /// Headers that describe the REST body, not the call.
 const NOT_FORWARDED: [&str; 5] = ["content-type", "te", "grpc-encoding", "grpc-accept-encoding", "grpc-timeout"];
@@ -32,7 +32,7 @@ impl Call<'_> {
     pub(crate) async fn unary(self, message: DynamicMessage) -> Result<DynamicMessage, Status> {
         let timeout = self.gateway.config.limits.unary_timeout;
         let mut request = self.request(message);
-        request.set_timeout(timeout);
+        request.set_timeout(timeout + UPSTREAM_GRACE);
         let mut client = self.client();
         let answer = async {
             client.ready().await.map_err(|error| Status::from_error(Box::new(error)))?;
@@ -81,13 +81,9 @@ impl Call<'_> {
 
 /// What the client is told: an upstream's own words as they are, the transport's only in the log.
 pub(crate) fn told(status: Status, rpc: &Rpc) -> Status {
-    if status.source().is_none() {
-        return status;
-    }
-    tracing::warn!(upstream = rpc.upstream.name(), rpc = rpc.path.as_str(), ?status, "upstream did not answer");
-    match status.code() {
-        Code::DeadlineExceeded => Error::DeadlineExceeded.into(),
-        _ => Error::UpstreamUnavailable(rpc.upstream.name()).into(),
+    match status.source() {
+        None => status,
+        Some(cause) => Error::of_transport(cause, rpc.upstream.name()).into(),
     }
 }
 

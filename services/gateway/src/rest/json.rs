@@ -164,3 +164,7 @@ fn expected(field: &FieldDescriptor) -> String {
 fn join(at: &str, name: &str) -> String {
     if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") }
 }
+
+#[cfg(test)]
+#[path = "json_tests.rs"]
+mod tests;

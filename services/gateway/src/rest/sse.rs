@@ -143,7 +143,6 @@ fn event(id: Option<i64>, name: &str, data: &str) -> String {
 #[cfg(test)]
 mod tests {
     use berth_rpc::{lifecycle as pb, sessions};
-    use prost::Message as _;
 
     use super::*;
 
