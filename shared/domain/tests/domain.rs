@@ -12,3 +12,5 @@ mod model_tests;
 mod properties;
 #[path = "domain/rows.rs"]
 mod rows;
+#[path = "domain/setups.rs"]
+mod setups;

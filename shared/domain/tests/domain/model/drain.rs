@@ -62,7 +62,9 @@ fn follow(machine: &Machine, world: &World, told: &mut dyn FnMut(&Move, &World))
 
 /// DELETED, and nothing at the provider but what an administrator took responsibility for.
 fn nothing_left(world: &World) -> bool {
-    let forgotten = |generation: u32| world.lease(generation).receipt.as_ref().is_some_and(|receipt| receipt.kind == ReceiptKind::Forgotten);
+    let forgotten = |generation: u32| {
+        world.lease(generation).receipt.as_ref().is_some_and(|receipt| receipt.kind == ReceiptKind::Forgotten)
+    };
     world.rows.run.state == RunState::Deleted
         && world.alive.iter().all(|sandbox| forgotten(sandbox.lease))
         && world.flights.iter().all(|flight| forgotten(flight.lease))

@@ -107,7 +107,8 @@ impl Setup {
             let mut steps: Vec<String> = path.into_actions().iter().map(|action| format!("{action:?}")).collect();
             steps.push(last.to_string());
             if property == "everything ends" {
-                steps.extend(drain::schedule(&Machine { setup: self.clone(), ends: Mutex::new(HashSet::new()) }, &last));
+                steps
+                    .extend(drain::schedule(&Machine { setup: self.clone(), ends: Mutex::new(HashSet::new()) }, &last));
             }
             (property.to_owned(), steps)
         });
