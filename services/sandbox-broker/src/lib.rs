@@ -29,7 +29,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
-pub use config::Config;
+pub use config::{Config, Timeouts};
+pub use provider::local::{LocalConfig, traits as local_traits};
 
 use crate::{
     actions::Context,

@@ -59,7 +59,7 @@ pub(crate) enum Outcome {
     Created(Identity),
     /// ALLOCATE found it.
     Adopted(Identity),
-    /// ALLOCATE was definitely refused.
+    /// ALLOCATE made nothing, for certain.
     Refused(ProviderFailure),
     /// ALLOCATE ended without a definite answer.
     Unknown {

@@ -94,7 +94,7 @@ pub(crate) async fn clone(
             if request.credential.is_some() {
                 step(sandbox, plain(["rm", "-rf", "--", &secrets]), limits, "removing the password helper").await?;
             }
-            made?
+            made.map_err(given_up)?
         }
     };
     // Fails on a folder that is not empty: whoever came first stays.
@@ -138,6 +138,16 @@ async fn fetch_and_check_out(
         }
     }
     checkout::check_out(&transfer, into, request.reference).await
+}
+
+/// The server had all the tries it gets: for the run that is definite, while a sandbox that failed may be tried again.
+fn given_up(error: GitError) -> GitError {
+    match error {
+        GitError::Failed(failure) if failure.reason == Fault::Unreachable.reason() => {
+            GitError::Failed(ProviderFailure { class: Class::Permanent, ..failure })
+        }
+        other => other,
+    }
 }
 
 /// One exchange with the repository's server, with the token where there is one.

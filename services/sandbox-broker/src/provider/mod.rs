@@ -9,9 +9,6 @@ pub mod local;
 mod outcome;
 pub mod registry;
 
-#[cfg(test)]
-pub(crate) mod conformance;
-
 pub use exec::{ExecError, ExecItem, ExecSpec, ExitReport, Process, ProcessSink, process};
 pub use outcome::{Class, CreateOutcome, Destroyed, Observation, ObservedState, ProviderFailure};
 

@@ -48,7 +48,7 @@ pub enum CreateOutcome {
     Created(Identity),
     /// A sandbox of this key was there already.
     Exists(Identity),
-    /// Definitely not made.
+    /// Definitely not made; a transient failure may be tried again.
     Refused(ProviderFailure),
     /// It may exist or still appear.
     Unknown(ProviderFailure),

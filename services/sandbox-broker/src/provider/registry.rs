@@ -6,7 +6,7 @@ use super::Provider;
 
 /// Providers by name.
 #[derive(Clone, Default)]
-pub(crate) struct Registry {
+pub struct Registry {
     providers: BTreeMap<&'static str, Arc<dyn Provider>>,
 }
 
@@ -18,30 +18,30 @@ impl std::fmt::Debug for Registry {
 
 impl Registry {
     /// A registry of these providers.
-    pub(crate) fn new(providers: impl IntoIterator<Item = Arc<dyn Provider>>) -> Self {
+    pub fn new(providers: impl IntoIterator<Item = Arc<dyn Provider>>) -> Self {
         let providers = providers.into_iter().map(|provider| (provider.declaration().name, provider)).collect();
         Self { providers }
     }
 
     /// The provider of that name.
-    pub(crate) fn get(&self, name: &str) -> Option<Arc<dyn Provider>> {
+    pub fn get(&self, name: &str) -> Option<Arc<dyn Provider>> {
         self.providers.get(name).cloned()
     }
 
     /// All, by name.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<dyn Provider>> {
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Provider>> {
         self.providers.values()
     }
 
     /// Hosts whose bound sandboxes are reached from here.
-    pub(crate) fn localities(&self) -> Vec<String> {
+    pub fn localities(&self) -> Vec<String> {
         let bound = self.iter().map(|provider| provider.declaration()).filter(|declaration| declaration.host_bound);
         bound.map(|declaration| declaration.account_scope.clone()).collect()
     }
 }
 
 /// What the adapter implements, in the words of the public API.
-pub(crate) fn features(provider: &dyn Provider) -> Vec<&'static str> {
+pub fn features(provider: &dyn Provider) -> Vec<&'static str> {
     // Create, observe and destroy have no switch: every adapter has them.
     let mut features = vec!["create", "observe", "destroy"];
     if provider.lookup().is_some() {
