@@ -55,7 +55,6 @@ impl Server {
             .env("BERTH_ANTHROPIC_BASE_URL", &self.options.model_url)
             .env("BERTH_DEFAULT_MODEL", "scripted")
             .env("BERTH_LOG", "info,berth_lifecycle=debug,berth_sandbox_broker=debug,berth_sessions=debug")
-            .envs(self.options.env.iter().cloned())
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("log handle"))
             .stderr(log);
@@ -65,6 +64,7 @@ impl Server {
         if let Some(url) = &self.options.database_url {
             command.env("BERTH_DATABASE_URL", url);
         }
+        command.envs(self.options.env.iter().cloned());
         let began = Instant::now();
         self.child = Some(command.spawn().expect("berth starts"));
         let url = format!("http://127.0.0.1:{}/readyz", self.port);
@@ -156,17 +156,19 @@ impl Drop for Server {
     }
 }
 
-/// Sandboxes outlive the broker by design; a test's must not outlive the test. An init is known by the folder in its
-/// command line.
+/// Sandboxes outlive the broker by design; a test's must not outlive the test. An init is known by the key in its command
+/// line, and its key is the name of its folder.
 fn kill_sandboxes_under(data: &Path) {
-    let needle = data.join("sandboxes").to_string_lossy().into_owned();
-    let Ok(entries) = fs::read_dir("/proc") else { return };
-    for entry in entries.filter_map(Result::ok) {
-        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else { continue };
-        let cmdline = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+    let keys: Vec<String> = fs::read_dir(data.join("sandboxes"))
+        .map(|entries| entries.filter_map(Result::ok).map(|e| e.file_name().to_string_lossy().into_owned()).collect())
+        .unwrap_or_default();
+    let Ok(processes) = fs::read_dir("/proc") else { return };
+    for process in processes.filter_map(Result::ok) {
+        let Some(pid) = process.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else { continue };
+        let cmdline = fs::read(process.path().join("cmdline")).unwrap_or_default();
         let text = String::from_utf8_lossy(&cmdline);
         if text.contains("sandbox-init")
-            && text.contains(&needle)
+            && keys.iter().any(|key| key.starts_with("berth-") && text.contains(key.as_str()))
             && let Some(pid) = rustix::process::Pid::from_raw(pid)
         {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);

@@ -193,6 +193,11 @@ impl HttpBody for ResponseBody {
         }
         Poll::Ready(Some(Ok(frame)))
     }
+
+    /// Keeps a trailers-only answer one: as headers and an empty data frame, gRPC's C core takes it for a broken stream.
+    fn is_end_stream(&self) -> bool {
+        self.inner.as_ref().is_none_or(HttpBody::is_end_stream)
+    }
 }
 
 /// The code in the headers or trailers of an answer.

@@ -91,7 +91,7 @@ pub async fn start(
     let probe = Probe::new(upstreams.clone(), signer.clone(), reporter, limits.probe_interval);
     let mut local = RoutesBuilder::default();
     local.add_service(health);
-    berth_serve::reflection::add(&mut local)?;
+    berth_serve::reflection::add(&mut local, rpcs::PUBLIC.map(|(service, _)| service))?;
 
     let gateway = Arc::new(Gateway {
         authenticator: Authenticator::new(upstreams.lifecycle.clone(), signer, &limits),

@@ -76,7 +76,9 @@ pub fn init(config: &Config) -> Result<Telemetry, Error> {
     let filter = EnvFilter::try_new(if config.filter.is_empty() { "info" } else { &config.filter })?;
     let otel = tracing_opentelemetry::layer().with_tracer(tracer.tracer("berth"));
     let layers = tracing_subscriber::registry().with(filter).with(otel);
-    let output = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let output = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()));
     if config.json {
         layers.with(output.json()).try_init()?;
     } else {
