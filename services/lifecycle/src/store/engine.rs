@@ -69,7 +69,7 @@ impl Pools {
     pub(crate) async fn begin(&self) -> Result<Tx, StoreError> {
         Ok(match self {
             Self::Sqlite { write, .. } => Tx::Sqlite(write.begin_with("BEGIN IMMEDIATE").await?),
-            Self::Postgres(pool) => Tx::Postgres(pool.begin().await?),
+            Self::Postgres(pool) => begin_postgres(pool.clone(), "BEGIN").await?,
         })
     }
 
@@ -78,7 +78,7 @@ impl Pools {
         Ok(match self {
             Self::Sqlite { read, .. } => Tx::Sqlite(read.begin().await?),
             Self::Postgres(pool) => {
-                Tx::Postgres(pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?)
+                begin_postgres(pool.clone(), "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?
             }
         })
     }
@@ -92,6 +92,13 @@ impl Pools {
             Self::Postgres(pool) => pool.close().await,
         }
     }
+}
+
+/// Begins in a task of its own. A caller may go away at any await, and sqlx 0.9 forgets a `BEGIN` that was sent and not yet
+/// answered: the connection would go back to the pool inside a transaction. A task ends, and its transaction is rolled back.
+async fn begin_postgres(pool: PgPool, statement: &'static str) -> Result<Tx, StoreError> {
+    let begun = tokio::spawn(async move { pool.begin_with(statement).await }).await;
+    Ok(Tx::Postgres(begun.unwrap_or(Err(sqlx::Error::WorkerCrashed))?))
 }
 
 macro_rules! bind_all {
@@ -145,10 +152,11 @@ impl Tx {
     }
 
     pub(crate) async fn commit(self) -> Result<(), StoreError> {
-        Ok(match self {
+        match self {
             Self::Sqlite(tx) => tx.commit().await?,
             Self::Postgres(tx) => tx.commit().await?,
-        })
+        }
+        Ok(())
     }
 }
 

@@ -55,11 +55,10 @@ impl From<sqlx::Error> for StoreError {
                     return Self::Constraint(error);
                 }
                 match database.code().as_deref() {
-                    // Postgres: serialization_failure, deadlock_detected, lock_not_available; SQLite: BUSY, LOCKED and
-                    // their extended codes.
-                    Some("40001" | "40P01" | "55P03" | "5" | "6" | "261" | "262" | "517" | "773") => Self::Lost(error),
-                    // query_canceled is our own statement timeout; 57P0x is the server going away.
-                    Some("57014" | "57P01" | "57P02" | "57P03" | "53300") => Self::Unreachable(error),
+                    // Postgres: serialization_failure, deadlock_detected; SQLite: BUSY, LOCKED and their extended codes.
+                    Some("40001" | "40P01" | "5" | "6" | "261" | "262" | "517" | "773") => Self::Lost(error),
+                    // Our own lock and statement timeouts; 57P0x is the server going away.
+                    Some("55P03" | "57014" | "57P01" | "57P02" | "57P03" | "53300") => Self::Unreachable(error),
                     Some(_) | None => Self::Statement(error),
                 }
             }

@@ -56,12 +56,14 @@ async fn open_sqlite(path: &Path) -> Result<Pools, StoreError> {
         .busy_timeout(BUSY_TIMEOUT);
     let write = SqlitePoolOptions::new()
         .max_connections(1)
+        .test_before_acquire(false)
         .acquire_timeout(ACQUIRE_TIMEOUT)
         .connect_with(options.clone())
         .await?;
     migrator(|(_, _, sqlite, _)| sqlite).run(&write).await?;
     let read = SqlitePoolOptions::new()
         .max_connections(SQLITE_READERS)
+        .test_before_acquire(false)
         .acquire_timeout(ACQUIRE_TIMEOUT)
         .connect_lazy_with(options.read_only(true).create_if_missing(false));
     Ok(Pools::Sqlite { write, read })

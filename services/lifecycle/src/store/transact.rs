@@ -5,6 +5,7 @@ use berth_domain::{
     id::RunId,
 };
 use berth_events::Hint;
+use prost::Message as _;
 
 use super::{
     Decision, Loaded, NewEvent, Store, StoreError,
@@ -16,6 +17,8 @@ use crate::error::Error;
 
 /// Tries of a transaction that keeps losing races before the caller is told UNAVAILABLE.
 const TRIES: u32 = 8;
+/// Events up to this size travel on the bus.
+const HINTED_BYTES: usize = 64 << 10;
 
 impl Store {
     /// Locks and loads the run, runs `decide` over it, writes what it returns, commits, publishes. `decide` is pure: it may
@@ -140,7 +143,9 @@ impl UnitOfWork<'_> {
                 hints.push(Hint::Run { run_id: written.run_id.to_string(), change_seq });
             }
             hints.extend(written.queues.into_iter().map(Hint::Work));
-            hints.extend(written.events.into_iter().map(|event| Hint::Event(Box::new(event))));
+            // A large event is left to the readers' gap or poll: the bus holds thousands of hints.
+            let small = written.events.into_iter().filter(|event| event.encoded_len() <= HINTED_BYTES);
+            hints.extend(small.map(|event| Hint::Event(Box::new(event))));
         }
         self.tx.commit().await?;
         for hint in hints {

@@ -38,11 +38,18 @@ pub enum HeldRow {
 }
 
 impl Store {
-    /// Writes the worker's row and lets it live for `alive`. Its claims, should it have lapsed, are over by then or stay.
+    /// Writes the worker's row and lets it live for `alive`, unless it is there unchanged with half its life before it: a
+    /// claim that finds nothing should cost no write.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn register_worker(&self, worker: &Worker, alive: Duration) -> Result<(), StoreError> {
+        let mut reading = self.begin_read().await?;
+        let now = self.now(&mut reading).await?;
+        if known_until(&mut reading, worker).await?.is_some_and(|until| until > now.plus(alive / 2)) {
+            return Ok(());
+        }
+        drop(reading);
         let mut tx = self.begin().await?;
         let now = self.now(&mut tx).await?;
         register(&mut tx, worker, now.plus(alive)).await?;
@@ -121,6 +128,21 @@ impl Store {
         tx.commit().await?;
         Ok(gone)
     }
+}
+
+/// Until when the worker lives; None when its row is missing or says something else.
+async fn known_until(tx: &mut Tx, worker: &Worker) -> Result<Option<Time>, StoreError> {
+    let row = tx
+        .row(
+            "SELECT service, endpoint, localities, alive_until FROM workers WHERE worker_id = $1",
+            args![worker.id.as_str()],
+        )
+        .await?;
+    let Some(row) = row else { return Ok(None) };
+    let same = row.text("service")? == worker.service
+        && row.text("endpoint")? == worker.endpoint
+        && row.document::<Vec<String>>("localities")? == worker.localities;
+    if same { row.time("alive_until").map(Some) } else { Ok(None) }
 }
 
 /// Ids of the messages that wait for a session, oldest first.

@@ -7,7 +7,8 @@ use tonic::Code;
 use crate::{
     fixture::{Deployment, assert_refused, on_both_engines},
     worker::{
-        Worker, accepted, append_request, assistant, finished, launch, notice, provision, session_detail, start_driving,
+        Worker, accepted, append_request, assistant, finished, notice, provision, relaunch, session_detail,
+        start_driving,
     },
 };
 
@@ -67,8 +68,7 @@ async fn only_the_live_launch_may_append(d: &Deployment) {
     assert_refused(d.session_log().append(other).await, Code::Aborted, "STALE_LAUNCH");
     sessions.append(&drive, 1, vec![notice("mine")]).await.unwrap();
     // The next launch numbers from 1 again and is not taken for a duplicate.
-    sessions.report(&drive, Outcome::Ended(proto::Ended { failure: None })).await.unwrap();
-    let next = launch(&sessions).await;
+    let next = relaunch(&sessions, &drive).await;
     assert_eq!(session_detail(&next).launch, 2);
     assert_refused(sessions.append(&drive, 2, vec![notice("late")]).await, Code::Aborted, "STALE_LAUNCH");
     sessions.append(&next, 1, vec![notice("mine too")]).await.unwrap();
@@ -226,8 +226,7 @@ async fn case_n05_usage_and_turns_are_summed(d: &Deployment) {
     let usage = now.usage.unwrap();
     assert_eq!((usage.input_tokens, usage.output_tokens, usage.model_calls, now.turn), (350, 10, 2, 2));
     // Another launch is told what was spent.
-    sessions.report(&drive, Outcome::Ended(proto::Ended { failure: None })).await.unwrap();
-    let next = launch(&sessions).await;
+    let next = relaunch(&sessions, &drive).await;
     let detail = session_detail(&next);
     assert_eq!((detail.turns_used, detail.usage.unwrap().input_tokens), (2, 350));
 }

@@ -41,7 +41,7 @@ async fn case_s09_a_create_cut_anywhere_leaves_all_or_nothing(d: &Deployment) {
 }
 
 async fn one_key_makes_one_run_however_many_ask(d: &Deployment) {
-    let asked = || proto::CreateRunRequest { request_id: "the same".to_owned(), ..request() };
+    let asked = || proto::CreateRunRequest { request_id: "the-same".to_owned(), ..request() };
     let runs = join_all((0..20).map(|_| d.create_from(asked()))).await;
     assert!(runs.iter().all(|run| run.run_id == runs[0].run_id));
 }

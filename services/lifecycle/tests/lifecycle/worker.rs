@@ -211,8 +211,19 @@ pub(crate) async fn start_driving(broker: &Worker<'_>, sessions: &Worker<'_>) ->
 /// Launches the one session that wants it; the DRIVE work.
 pub(crate) async fn launch(sessions: &Worker<'_>) -> proto::Work {
     let launch = sessions.claim().await;
+    launched(sessions, &launch).await
+}
+
+/// Ends the drive in good order with work left; the DRIVE work of the launch that follows.
+pub(crate) async fn relaunch(sessions: &Worker<'_>, drive: &proto::Work) -> proto::Work {
+    let ended = Outcome::Ended(proto::Ended { failure: None });
+    let launch = sessions.report(drive, ended).await.expect("reported").expect("the next launch is handed over");
+    launched(sessions, &launch).await
+}
+
+async fn launched(sessions: &Worker<'_>, launch: &proto::Work) -> proto::Work {
     assert_eq!(launch.action(), Action::Launch);
-    let drive = sessions.report(&launch, Outcome::Launched(proto::Launched {})).await.expect("reported");
+    let drive = sessions.report(launch, Outcome::Launched(proto::Launched {})).await.expect("reported");
     let drive = drive.expect("drive follows");
     assert_eq!(drive.action(), Action::Drive);
     drive
