@@ -54,7 +54,7 @@ impl Config {
         Self {
             endpoint: String::new(),
             local: Some(local),
-            slots_per_provider: 8,
+            slots_per_provider: 16,
             allow_private_repos: false,
             package_registries: PACKAGE_REGISTRIES.map(str::to_owned).into(),
             egress_allow: Vec::new(),
@@ -76,7 +76,8 @@ pub struct Timeouts {
     pub destroy: Duration,
     /// One look.
     pub observe: Duration,
-    /// Looks for absence after an accepted destroy, before it is left to the next claim.
+    /// Looks at a sandbox that should be gone (after an accepted destroy, after a broken command) before it is believed
+    /// to be still there.
     pub absence_looks: u32,
     /// Wait between looks.
     pub look_delay: Duration,

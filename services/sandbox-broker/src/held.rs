@@ -5,13 +5,13 @@ use berth_rpc::{
     broker as api,
     lifecycle::{self as pb, report_observation_request::Observed},
 };
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::{
     actions::Context,
     error::Error,
     from_proto,
-    provider::{Class, ExecError, ObservedState, ProviderFailure},
+    provider::{Class, ExecError, Observation, ObservedState, ProviderFailure},
     sandbox::Sandbox,
 };
 
@@ -81,11 +81,9 @@ impl HeldSandbox {
         if !in_question {
             return error.into();
         }
-        let look = self.sandbox.provider.observe(&self.sandbox.identity);
-        let seen = match timeout(context.timeouts.observe, look).await {
-            Ok(Ok(seen)) => seen,
-            Ok(Err(failure)) => return failure.into(),
-            Err(_) => return error.into(),
+        let seen = match self.look(context).await {
+            Ok(seen) => seen,
+            Err(failure) => return failure.into(),
         };
         let observed = match seen.state {
             ObservedState::Running => return error.into(),
@@ -104,5 +102,19 @@ impl HeldSandbox {
             tracing::warn!(lease_id = self.lease_id, code = ?status.code(), "observation not reported; the next call will");
         }
         if seen.state.is_lost() { Error::SandboxLost { how: seen.how } } else { error.into() }
+    }
+    /// A sandbox that is just ending may still look alive: what runs is looked at a few times.
+    async fn look(&self, context: &Context) -> Result<Observation, ProviderFailure> {
+        let mut looks = 1;
+        loop {
+            let look = self.sandbox.provider.observe(&self.sandbox.identity);
+            let silent = |_| ProviderFailure::timeout("the look");
+            let seen = timeout(context.timeouts.observe, look).await.map_err(silent)??;
+            if seen.state != ObservedState::Running || looks >= context.timeouts.absence_looks {
+                return Ok(seen);
+            }
+            looks += 1;
+            sleep(context.timeouts.look_delay).await;
+        }
     }
 }

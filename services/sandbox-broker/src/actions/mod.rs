@@ -73,3 +73,6 @@ impl Context {
 fn claim_over() -> ProviderFailure {
     ProviderFailure::new(Class::Transient, "CLAIM_OVER", "the claim ended before the call was made")
 }
+
+#[cfg(test)]
+mod tests;

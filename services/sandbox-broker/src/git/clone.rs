@@ -20,6 +20,15 @@ use crate::{
 /// Output kept of commands that print one line.
 pub(super) const LINE_BYTES: usize = 4 << 10;
 
+/// The agent's own git configuration.
+const AGENT_CONFIG: &str = "\
+[user]
+\tname = Berth Agent
+\temail = agent@berth.invalid
+[init]
+\tdefaultBranch = main
+";
+
 /// Why there is no work tree.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GitError {
@@ -186,13 +195,9 @@ async fn clear(sandbox: &Sandbox, workdir: &str, limits: GitLimits) -> Result<()
 
 /// Tells git in the agent's own commands who commits.
 async fn introduce(sandbox: &Sandbox, limits: GitLimits) -> Result<(), GitError> {
-    for (name, value) in
-        [("user.name", "Berth Agent"), ("user.email", "agent@berth.invalid"), ("init.defaultBranch", "main")]
-    {
-        let set = command(WORKSPACE, ["config", "--file", "/home/agent/.gitconfig", name, value]);
-        step(sandbox, set, limits, "git config").await?;
-    }
-    Ok(())
+    let mut spec = plain(["/bin/sh", "-c", "umask 022; cat > /home/agent/.gitconfig"]);
+    spec.stdin = AGENT_CONFIG.into();
+    step(sandbox, spec, limits, "configuring git").await
 }
 
 /// A command that is not git.

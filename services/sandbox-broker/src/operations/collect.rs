@@ -8,6 +8,7 @@ use crate::{
     error::Error,
     git::{
         askpass::Credential,
+        classify::Fault,
         clone::GitError,
         collect::WorkTree,
         push::{self, PushRequest},
@@ -56,7 +57,9 @@ async fn or_explained<T>(
 ) -> Result<Option<T>, Error> {
     let failure = match outcome {
         Ok(value) => return Ok(Some(value)),
-        Err(GitError::Failed(failure)) if failure.class == Class::Transient => {
+        Err(GitError::Failed(failure))
+            if failure.class == Class::Transient && failure.reason != Fault::Unreachable.reason() =>
+        {
             match held.explain(context, ExecError::Provider(failure.clone())).await {
                 lost @ Error::SandboxLost { .. } => return Err(lost),
                 _ => failure,

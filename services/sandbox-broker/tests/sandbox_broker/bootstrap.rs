@@ -5,7 +5,7 @@ use berth_rpc::lifecycle::{self as pb, report_request::Outcome, work::Action};
 
 use super::{
     repository::{GitServer, git},
-    world::{World, lease, shell},
+    world::{Change, World, lease, shell},
 };
 
 async fn bootstrap(world: &mut World, lease: &pb::LeaseWork, change: impl FnOnce(&mut pb::LeaseWork)) -> Outcome {
@@ -99,7 +99,7 @@ async fn case_l05_every_failed_step_leaves_the_sandbox_to_its_lease() {
     let mut base = lease(&server.url());
     base.identity = Some(world.allocate(&base).await);
     let address = |path: &str| format!("http://127.0.0.1:{}/{path}", server.port);
-    let cases: [(&str, &dyn Fn(&mut pb::LeaseWork)); 4] = [
+    let cases: [(&str, Change<pb::LeaseWork>); 4] = [
         ("REPO_NOT_FOUND", &|lease| lease.repo_url = address("team/none.git")),
         ("REF_NOT_FOUND", &|lease| lease.repo_ref = "nowhere".to_owned()),
         ("REPO_ADDRESS_REFUSED", &|lease| lease.repo_url = "ext::sh -c id".to_owned()),
@@ -187,6 +187,20 @@ async fn case_a07_the_broker_itself_talks_to_no_repository_host() {
     let refused = world.exec(request).await.unwrap();
     assert_ne!(refused.exit.unwrap().code, 0);
     assert!(other.server.calls().is_empty());
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn case_a07_private_addresses_are_reached_only_where_configured() {
+    let server = GitServer::public().await;
+    let folder = tempfile::tempdir().unwrap();
+    let mut world = World::with(folder, Default::default(), |config| config.allow_private_repos = false).await;
+    let mut base = lease(&format!("https://{}/team/demo.git", server.host()));
+    base.identity = Some(world.allocate(&base).await);
+    assert_eq!(failed(world.done(Action::Bootstrap, base.clone()).await), "REPO_ADDRESS_REFUSED");
+    base.repo_url = server.url();
+    assert_eq!(failed(world.done(Action::Bootstrap, base).await), "REPO_ADDRESS_REFUSED");
+    assert!(server.server.calls().is_empty());
     world.finish().await;
 }
 

@@ -4,7 +4,7 @@ use berth_rpc::lifecycle::{self as pb, provider_failure::Class, report_request::
 
 use super::{
     repository::GitServer,
-    world::{KEY, World, hold, lease, reason, shell},
+    world::{Change, KEY, World, hold, lease, reason, shell},
 };
 
 fn absent(outcome: Outcome) -> pb::Absent {
@@ -75,7 +75,7 @@ async fn case_d10_what_is_not_ours_to_judge_is_refused() {
     let mut world = World::new().await;
     let mut base = lease("");
     base.identity = Some(world.allocate(&base).await);
-    let cases: [(&str, Class, &dyn Fn(&mut pb::SandboxIdentity)); 3] = [
+    let cases: [(&str, Class, Change<pb::SandboxIdentity>); 3] = [
         ("SCOPE_CHANGED", Class::ScopeChanged, &|identity| identity.account_scope = "other-host/1".to_owned()),
         ("IDENTITY_DIFFERS", Class::IdentityDiffers, &|identity| identity.sandbox_id = "berth-other".to_owned()),
         ("PROVIDER_UNKNOWN", Class::Permanent, &|identity| identity.provider = "e2b".to_owned()),

@@ -24,6 +24,9 @@ use super::{become_init::init, fake::Fake, repository::GitServer};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const KEY: &str = "berth-0123456789-00000000000000000000000000000001";
 
+/// What one case of a table does to an otherwise good value.
+pub(crate) type Change<'a, T> = &'a dyn Fn(&mut T);
+
 pub(crate) struct World {
     pub(crate) fake: Fake,
     pub(crate) folder: tempfile::TempDir,
