@@ -204,10 +204,14 @@ impl Claim {
 
     /// Asked right before an effect.
     pub(crate) fn ensure_live(&self) -> Result<(), Stop> {
-        let live = self.shared.ending.borrow().is_none()
-            && Instant::now() < self.shared.deadline
-            && self.shared.claims.is_alive();
-        if live { Ok(()) } else { Err(Stop::Lost) }
+        let wanted = self.shared.ending.borrow().is_none();
+        if wanted && self.is_held() { Ok(()) } else { Err(Stop::Lost) }
+    }
+
+    /// Whether a report may still be made: also of work that is wanted no more.
+    pub(crate) fn is_held(&self) -> bool {
+        let gone = *self.shared.ending.borrow() == Some(Ending::Gone);
+        !gone && Instant::now() < self.shared.deadline && self.shared.claims.is_alive()
     }
 
     /// Whether an Extend said that messages wait, once.

@@ -24,7 +24,7 @@ pub struct Config {
     pub model_call: ModelCallLimits,
     /// When a failed model call is made again.
     pub retry: RetryLimits,
-    /// Sessions worked on at once, 1 to 64.
+    /// Sessions worked on at once, at most 64; 0: only the RPCs are served.
     pub slots: usize,
     /// Where other services reach this worker; empty when nobody needs to.
     pub endpoint: String,

@@ -7,6 +7,7 @@ use berth_rpc::sessions::{
     ListEventsRequest, ListEventsResponse, SendMessageRequest, SendMessageResponse, StreamEventsRequest,
     session_service_server::SessionService,
 };
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use crate::config::Config;
@@ -19,6 +20,7 @@ pub(crate) struct Sessions {
     pub(crate) config: Arc<Config>,
     pub(crate) upstream: Upstream,
     pub(crate) bus: Bus,
+    pub(crate) shutdown: CancellationToken,
 }
 
 #[tonic::async_trait]

@@ -53,8 +53,8 @@ pub fn start(
     let config = Arc::new(config);
     let upstream = Upstream::new(lifecycle, broker);
     let claims = Claims::new(format!("sessions-{}", Uuid::now_v7().simple()));
-    let worker = Worker { config: config.clone(), upstream: upstream.clone(), api, claims, shutdown };
-    let service = SessionServiceServer::new(Sessions { config, upstream, bus })
+    let worker = Worker { config: config.clone(), upstream: upstream.clone(), api, claims, shutdown: shutdown.clone() };
+    let service = SessionServiceServer::new(Sessions { config, upstream, bus, shutdown })
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
     Ok(Started { routes: Routes::new(service), worker: tokio::spawn(worker.run()) })

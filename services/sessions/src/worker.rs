@@ -46,6 +46,9 @@ pub(crate) struct Worker {
 impl Worker {
     /// Works until shutdown, then hands back what it holds.
     pub(crate) async fn run(self) {
+        if self.config.slots == 0 {
+            return self.shutdown.cancelled().await;
+        }
         let stop_extending = CancellationToken::new();
         let keeping = tokio::spawn(self.claims.clone().keep(self.upstream.work.clone(), stop_extending.clone()));
         let tasks = TaskTracker::new();
@@ -62,7 +65,7 @@ impl Worker {
     }
 
     async fn claim_for_ever(&self, tasks: &TaskTracker) {
-        let slots = Arc::new(Semaphore::new(self.config.slots.clamp(1, 64)));
+        let slots = Arc::new(Semaphore::new(self.config.slots.min(64)));
         let mut backoff = FIRST_BACKOFF;
         loop {
             // At least one slot is free from here on: only this loop takes them.
@@ -203,7 +206,7 @@ impl Worker {
             outcome: Some(outcome),
         };
         let mut backoff = FIRST_BACKOFF;
-        while claim.ensure_live().is_ok() {
+        while claim.is_held() {
             let sent = Instant::now();
             match within(CALL_TIMEOUT, self.upstream.work.clone().report(request.clone())).await {
                 Ok(answer) => return answer.next.map(|next| (next, sent)),

@@ -43,11 +43,13 @@ pub(crate) struct Pen {
     cursor: i64,
     /// Others wrote, or messages wait: the log must be read.
     behind: bool,
+    /// The attempt whose text is shown and not yet whole or void.
+    showing: Option<i32>,
 }
 
 impl Pen {
     pub(crate) fn new(log: LogServiceClient<ServiceChannel>, hold: Hold) -> Self {
-        Self { log, hold, next: 1, unanswered: VecDeque::new(), cursor: 0, behind: true }
+        Self { log, hold, next: 1, unanswered: VecDeque::new(), cursor: 0, behind: true, showing: None }
     }
 
     /// Whether the log may hold something this loop has not read.
@@ -58,6 +60,11 @@ impl Pen {
     /// Appends, and whatever an earlier, dropped append left unanswered before it.
     pub(crate) async fn append(&mut self, payloads: Vec<Payload>) -> Result<(), Stop> {
         for payload in payloads {
+            match &payload {
+                Payload::AssistantDelta(delta) => self.showing = Some(delta.attempt),
+                Payload::AssistantMessage(_) | Payload::AttemptVoided(_) => self.showing = None,
+                _ => {}
+            }
             let (launch, launch_sequence) = (i64::from(self.hold.launch), self.next);
             self.next += 1;
             self.unanswered.push_back(Event { launch, launch_sequence, payload: Some(payload), ..Event::default() });
@@ -118,6 +125,11 @@ impl Pen {
         }
         self.behind = false;
         Ok(events)
+    }
+
+    /// The attempt whose text was shown and will not become whole, once the call is over.
+    pub(crate) fn showing(&self) -> Option<i32> {
+        self.showing
     }
 
     /// Goes on after what this launch wrote already.

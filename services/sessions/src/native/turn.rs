@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use berth_domain::failure::FailureReason;
 use berth_rpc::lifecycle::{
-    AssistantMessage, Error as ErrorText, MessageAccepted, SessionWork, ToolCall, TurnEnded, event::Payload,
-    queued_message, turn_ended::Outcome,
+    AssistantMessage, AttemptVoided, Error as ErrorText, MessageAccepted, SessionWork, ToolCall, TurnEnded,
+    event::Payload, queued_message, turn_ended::Outcome,
 };
 use secrecy::SecretString;
 use tokio::time::Instant;
@@ -278,7 +278,11 @@ impl Drive {
     }
 
     async fn end_turn(&mut self, ended: Result<String, Failed>) -> Result<(), Stop> {
-        // Only a turn that was stopped from outside has open calls here.
+        // Only a turn that was stopped from outside has half a reply or open calls here.
+        if let Some(attempt) = self.pen.showing() {
+            let reason = "the turn was stopped".to_owned();
+            self.record(vec![Payload::AttemptVoided(AttemptVoided { attempt, reason })]).await?;
+        }
         self.close_open_calls().await?;
         let message_ids = self.conversation.answering().to_vec();
         let event = match ended {

@@ -1,7 +1,8 @@
 //! StreamEvents: subscribe, replay, join by sequence. No gap, no duplicate, ever (law 4: the bus only hints, the log decides).
 //!
 //! One task per stream reads and follows; a bounded buffer lies between it and the reader. A reader that lets the buffer
-//! stand full is told `lagged` with its cursor and the stream ends; so is one whose forwarded credential ran out.
+//! stand full is told `lagged` with its cursor and the stream ends; so is one whose forwarded credential ran out, and everyone
+//! at shutdown.
 
 use std::pin::Pin;
 
@@ -96,6 +97,7 @@ impl Follower {
             let before = self.cursor;
             let read = tokio::select! {
                 () = self.items.closed() => return Err(End::Unread),
+                () = self.sessions.shutdown.cancelled() => return Err(End::Lagged(self.cursor)),
                 received = hints.next(), if bus_open => match received {
                     Received::Hint(hint) => self.heard(&hint).await?,
                     Received::Lagged(_) => true,

@@ -121,9 +121,11 @@ impl SandboxService for Broker {
         let read = request.into_inner();
         self.check(read.hold.as_ref())?;
         match self.files.lock().unwrap().get(&read.path) {
-            Some(content) => {
-                Ok(Response::new(ReadFileResponse { content: content.clone(), size: content.len() as i64, truncated: false }))
-            }
+            Some(content) => Ok(Response::new(ReadFileResponse {
+                content: content.clone(),
+                size: content.len() as i64,
+                truncated: false,
+            })),
             None => Err(Failure::new(Kind::NotFound, "FILE_NOT_FOUND", "no such file").into()),
         }
     }

@@ -1,6 +1,8 @@
 //! Workers that die, and the next one that goes on from the log.
 
-use berth_rpc::lifecycle::{AppendRequest, AssistantMessage, Event, MessageAccepted, Usage, event::Payload, report_request::Outcome, run};
+use berth_rpc::lifecycle::{
+    AppendRequest, AssistantMessage, Event, MessageAccepted, Usage, event::Payload, report_request::Outcome, run,
+};
 
 use crate::broker::Broker;
 use crate::ledger::{RUN, SESSION};
@@ -13,7 +15,7 @@ async fn a_command_in_flight_at_a_crash_is_answered_unknown_and_never_run_twice(
         {"text":"Checked."}]}]}"#;
     let (world, first) = World::running(script).await;
     Broker::until(&world.broker.ran, "hang").await;
-    first.kill();
+    first.kill(&world).await;
     Broker::until(&world.broker.killed, "hang").await;
     world.lifecycle.change(|ledger| ledger.expire());
     let _second = world.worker();
@@ -86,7 +88,8 @@ async fn case_s04_a_stranded_prompt_is_delivered_once_by_the_next_launch() {
 
 #[tokio::test]
 async fn a_worker_without_contact_lets_go_before_its_claim_may_be_taken() {
-    let script = r#"{"conversations":[{"turns":[{"tools":[{"name":"bash","input":{"command":"hang"}}]},{"text":"Done."}]}]}"#;
+    let script =
+        r#"{"conversations":[{"turns":[{"tools":[{"name":"bash","input":{"command":"hang"}}]},{"text":"Done."}]}]}"#;
     let (world, _worker) = World::running(script).await;
     Broker::until(&world.broker.ran, "hang").await;
     world.lifecycle.deaf.store(true, std::sync::atomic::Ordering::SeqCst);

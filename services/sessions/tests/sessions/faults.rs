@@ -18,7 +18,12 @@ async fn case_n03_backoff_waits_as_told_on_429() {
     world.settled(run::State::Completed).await;
     assert!(began.elapsed() >= Duration::from_secs(1));
     assert_eq!(world.calls().await.len(), 2);
-    assert!(world.payloads().iter().any(|p| matches!(p, Payload::Notice(n) if n.code == "MODEL_RETRY" && n.text.contains("429"))));
+    assert!(
+        world
+            .payloads()
+            .iter()
+            .any(|p| matches!(p, Payload::Notice(n) if n.code == "MODEL_RETRY" && n.text.contains("429")))
+    );
 }
 
 #[tokio::test]
@@ -64,7 +69,10 @@ async fn case_n03_a_cut_stream_is_asked_for_again_as_a_whole_and_its_text_voided
     assert_eq!(world.calls().await.len(), 4);
     // Every text that is not void adds up to the replies.
     let payloads = world.payloads();
-    let void: Vec<i32> = payloads.iter().filter_map(|p| if let Payload::AttemptVoided(v) = p { Some(v.attempt) } else { None }).collect();
+    let void: Vec<i32> = payloads
+        .iter()
+        .filter_map(|p| if let Payload::AttemptVoided(v) = p { Some(v.attempt) } else { None })
+        .collect();
     let shown: String = payloads
         .iter()
         .filter_map(|p| match p {
@@ -99,7 +107,8 @@ async fn case_n03_endless_cuts_end_with_a_reason() {
 
 #[tokio::test]
 async fn refusal_and_a_full_window_have_reasons_of_their_own() {
-    for (stop, expected) in [("refusal", "MODEL_REFUSED"), ("model_context_window_exceeded", "CONTEXT_WINDOW_EXCEEDED")] {
+    for (stop, expected) in [("refusal", "MODEL_REFUSED"), ("model_context_window_exceeded", "CONTEXT_WINDOW_EXCEEDED")]
+    {
         let (world, _worker) = World::running(&one_turn(&format!(r#"{{"text":"No.","stop_reason":"{stop}"}}"#))).await;
         assert_eq!(world.failed().await.0, expected);
     }
@@ -107,13 +116,15 @@ async fn refusal_and_a_full_window_have_reasons_of_their_own() {
 
 #[tokio::test]
 async fn pause_turn_is_sent_again_as_it_is() {
-    let (world, _worker) = World::running(&one_turn(r#"{"text":"Wait.","stop_reason":"pause_turn"},{"text":"Done."}"#)).await;
+    let (world, _worker) =
+        World::running(&one_turn(r#"{"text":"Wait.","stop_reason":"pause_turn"},{"text":"Done."}"#)).await;
     world.settled(run::State::Completed).await;
     let calls = world.calls().await;
     assert_eq!(calls[1]["body"]["messages"].as_array().unwrap().len(), 2);
 }
 
-const LOOP: &str = r#"{"tools":[{"name":"bash","input":{"command":"echo 1"}}],"usage":{"input_tokens":40,"output_tokens":10}}"#;
+const LOOP: &str =
+    r#"{"tools":[{"name":"bash","input":{"command":"echo 1"}}],"usage":{"input_tokens":40,"output_tokens":10}}"#;
 
 #[tokio::test]
 async fn case_s11_budgets_end_the_run_with_a_reason() {
@@ -141,8 +152,24 @@ async fn case_s11_the_wall_clock_ends_a_command_in_flight() {
 }
 
 #[tokio::test]
+async fn case_s11_the_wall_clock_ends_a_reply_in_flight_and_voids_its_half() {
+    let text = "word ".repeat(200);
+    let turn = format!(r#"{{"text":"{text}","fault":{{"kind":"slow","delay_ms":600000,"after_bytes":4000}}}}"#);
+    let world = World::new(&one_turn(&turn)).await;
+    world.lifecycle.change(|ledger| ledger.wall_clock = Some(Duration::from_millis(1500)));
+    world.prompt();
+    let _worker = world.worker();
+    assert_eq!(world.failed().await.0, "BUDGET_WALL_CLOCK");
+    let payloads = world.payloads();
+    assert!(payloads.iter().any(|p| matches!(p, Payload::AssistantDelta(_))));
+    assert!(payloads.iter().any(|p| matches!(p, Payload::AttemptVoided(void) if void.attempt == 1)));
+}
+
+#[tokio::test]
 async fn a_missing_or_foreign_key_is_a_reason_and_the_key_is_sent_nowhere() {
-    for (secret, expected) in [(None, "no secret"), (Some((KEY.to_owned(), vec!["api.anthropic.com".to_owned()])), "may not be used")] {
+    for (secret, expected) in
+        [(None, "no secret"), (Some((KEY.to_owned(), vec!["api.anthropic.com".to_owned()])), "may not be used")]
+    {
         let world = World::new(&one_turn(r#"{"text":"Done."}"#)).await;
         *world.lifecycle.secret.lock().unwrap() = secret;
         world.prompt();

@@ -3,13 +3,13 @@
 
 use std::time::{Duration, SystemTime};
 
+use berth_domain::failure::Kind;
 use berth_events::{Bus, Hint};
 use berth_rpc::lifecycle::{
     AppendRequest, Error as ErrorText, Event, QueuedMessage, Result as RunResult, RunStateChanged, SessionWork, Usage,
     UserMessage, Work, event::Payload, queued_message, report_request::Outcome, run, turn_ended, work,
 };
 use berth_rpc::status::Failure;
-use berth_domain::failure::Kind;
 use tonic::Status;
 
 pub(crate) const RUN: &str = "run-1";
@@ -48,7 +48,14 @@ pub(crate) struct Ledger {
 impl Ledger {
     pub(crate) fn new(bus: Bus) -> Self {
         let tools = ["read", "write", "edit", "bash"].map(str::to_owned).to_vec();
-        let work = SessionWork { harness: "native".into(), model: "m".into(), tools, max_turns: 50, workdir: "/workspace/x".into(), ..SessionWork::default() };
+        let work = SessionWork {
+            harness: "native".into(),
+            model: "m".into(),
+            tools,
+            max_turns: 50,
+            workdir: "/workspace/x".into(),
+            ..SessionWork::default()
+        };
         Self {
             run: run::State::Provisioning,
             error: None,
@@ -79,7 +86,11 @@ impl Ledger {
         }
         let state = queued_message::State::Queued.into();
         self.messages.push(QueuedMessage { message_id: message_id.into(), state, text: text.into() });
-        self.write(Payload::UserMessage(UserMessage { message_id: message_id.into(), text: text.into(), principal: "ada".into() }));
+        self.write(Payload::UserMessage(UserMessage {
+            message_id: message_id.into(),
+            text: text.into(),
+            principal: "ada".into(),
+        }));
         if self.state == State::Idle {
             self.state = State::Starting;
         }
@@ -193,7 +204,8 @@ impl Ledger {
                 continue;
             }
             if event.launch_sequence != known + 1 {
-                let gap = Failure::new(Kind::IllegalState, "SEQUENCE_GAP", "gap").with("expected", (known + 1).to_string());
+                let gap =
+                    Failure::new(Kind::IllegalState, "SEQUENCE_GAP", "gap").with("expected", (known + 1).to_string());
                 return Err(gap.into());
             }
             let payload = event.payload.clone().expect("events have a payload");
@@ -224,6 +236,9 @@ impl Ledger {
             Payload::TurnEnded(ended) => {
                 ended.message_ids.iter().for_each(|id| self.set(id, queued_message::State::Done));
                 if !self.messages.iter().any(is_open) {
+                    // As lifecycle does it: the end of a one-shot's last turn ends the claim too.
+                    self.fence += 1;
+                    self.claimed = None;
                     self.state = State::Ending;
                     self.result_due = true;
                 }

@@ -1,9 +1,10 @@
 //! The fake lifecycle: the generated traits over one [`Ledger`], with switches for what may go wrong on the way.
 
+use std::collections::HashMap;
 use std::result::Result;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use berth_domain::failure::Kind;
 use berth_rpc::lifecycle::{
@@ -11,20 +12,48 @@ use berth_rpc::lifecycle::{
 };
 use berth_rpc::metadata::{ACTION, CALLER};
 use berth_rpc::status::Failure;
+use prost::Message as _;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use crate::ledger::{Ledger, RUN};
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+const MAX_PAGE_BYTES: usize = 4 << 20;
 const ALIVE: Duration = Duration::from_secs(4);
+
+/// A secret's value and the hosts it is bound to.
+pub(crate) type Bound = (String, Vec<String>);
+
+#[derive(Default)]
+struct Workers {
+    seen: HashMap<String, Instant>,
+    holder: Option<String>,
+}
+
+/// A claim call while it waits.
+struct Waiting(Arc<watch::Sender<usize>>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.send_modify(|waiting| *waiting -= 1);
+    }
+}
 
 #[derive(Clone)]
 pub(crate) struct Lifecycle {
     pub(crate) ledger: Arc<Mutex<Ledger>>,
     changed: Arc<watch::Sender<u64>>,
-    /// What ResolveSecret answers: value and hosts.
-    pub(crate) secret: Arc<Mutex<Option<(String, Vec<String>)>>>,
+    /// What ResolveSecret answers.
+    pub(crate) secret: Arc<Mutex<Option<Bound>>>,
+    /// Claim calls that wait now.
+    pub(crate) waiting: Arc<watch::Sender<usize>>,
+    /// When each worker last gave a sign of life, and who holds the claim.
+    workers: Arc<Mutex<Workers>>,
+    /// Claim calls so far.
+    pub(crate) claim_calls: Arc<watch::Sender<usize>>,
+    /// Extends say that something else is wanted now.
+    pub(crate) desire_changed: Arc<AtomicBool>,
     /// Appends that are applied but whose answer is lost.
     pub(crate) lose_append_answers: Arc<AtomicUsize>,
     /// Extends are not answered any more.
@@ -43,6 +72,10 @@ impl Lifecycle {
             ledger: Arc::new(Mutex::new(ledger)),
             changed: Arc::new(watch::Sender::new(0)),
             secret: Arc::default(),
+            waiting: Arc::new(watch::Sender::new(0)),
+            workers: Arc::default(),
+            claim_calls: Arc::new(watch::Sender::new(0)),
+            desire_changed: Arc::default(),
             lose_append_answers: Arc::default(),
             deaf: Arc::default(),
             revoked: Arc::default(),
@@ -75,6 +108,35 @@ impl Lifecycle {
         }
     }
 
+    /// Ends the claims of workers that gave no sign of life, for ever.
+    pub(crate) async fn expire_due(self) {
+        let mut ticks = tokio::time::interval(Duration::from_millis(500));
+        loop {
+            ticks.tick().await;
+            let dead = {
+                let mut workers = self.workers.lock().unwrap();
+                let seen = workers.holder.as_ref().and_then(|holder| workers.seen.get(holder));
+                let dead = seen.is_some_and(|seen| seen.elapsed() > ALIVE);
+                if dead {
+                    workers.holder = None;
+                }
+                dead
+            };
+            if dead && self.see(|ledger| ledger.claimed.is_some()) {
+                self.change(Ledger::expire);
+            }
+        }
+    }
+
+    fn hand_out(&self, worker_id: &str, work: Option<Work>) -> Option<Work> {
+        let mut workers = self.workers.lock().unwrap();
+        workers.seen.insert(worker_id.to_owned(), Instant::now());
+        if work.is_some() {
+            workers.holder = Some(worker_id.to_owned());
+        }
+        work
+    }
+
     fn caller(&self, metadata: &tonic::metadata::MetadataMap) -> Result<(), Status> {
         let caller = metadata.get(CALLER).and_then(|value| value.to_str().ok());
         if caller != Some("bearer ada-key") || self.revoked.load(Ordering::SeqCst) {
@@ -90,7 +152,13 @@ impl Lifecycle {
             return Err(Failure::new(Kind::NotFound, "RUN_NOT_FOUND", "no such run").into());
         }
         Ok(self.see(|ledger| {
-            let events: Vec<Event> = ledger.events.iter().skip(after.max(0) as usize).take(limit as usize).cloned().collect();
+            let mut bytes = 0;
+            let asked = ledger.events.iter().skip(after.max(0) as usize).take(limit as usize);
+            let fits = asked.take_while(|event| {
+                bytes += event.encoded_len();
+                bytes <= MAX_PAGE_BYTES
+            });
+            let events: Vec<Event> = fits.cloned().collect();
             ReadResponse { events, last_sequence: ledger.last(), run_state: ledger.run.into() }
         }))
     }
@@ -100,6 +168,9 @@ impl Lifecycle {
 impl WorkService for Lifecycle {
     async fn claim(&self, request: Request<ClaimRequest>) -> Result<Response<ClaimResponse>, Status> {
         let wait = request.get_ref().wait.as_ref().map(berth_rpc::duration_from_proto).unwrap_or_default();
+        self.claim_calls.send_modify(|calls| *calls += 1);
+        self.waiting.send_modify(|waiting| *waiting += 1);
+        let _waiting = Waiting(self.waiting.clone());
         let mut changes = self.changed.subscribe();
         let claimed = tokio::time::timeout(wait, async {
             loop {
@@ -109,7 +180,8 @@ impl WorkService for Lifecycle {
                 let _ = changes.changed().await;
             }
         });
-        let works = claimed.await.into_iter().collect();
+        let work = claimed.await.ok();
+        let works = self.hand_out(&request.get_ref().worker_id, work).into_iter().collect();
         Ok(Response::new(ClaimResponse { works, alive_for: Some(berth_rpc::duration_to_proto(ALIVE)) }))
     }
 
@@ -118,11 +190,21 @@ impl WorkService for Lifecycle {
         if self.deaf.load(Ordering::SeqCst) {
             return std::future::pending().await;
         }
+        self.hand_out(&request.get_ref().worker_id, None);
         let answers = self.see(|ledger| {
             let answer = |held: &extend_request::Held| {
                 let holds = ledger.claimed.is_some() && held.fence == ledger.fence;
-                let status = if holds { Answered::Held } else { Answered::Gone }.into();
-                Answer { row_id: held.row_id.clone(), fence: held.fence, status, messages: ledger.queued() }
+                let status = match holds {
+                    true if self.desire_changed.load(Ordering::SeqCst) => Answered::DesireChanged,
+                    true => Answered::Held,
+                    false => Answered::Gone,
+                };
+                Answer {
+                    row_id: held.row_id.clone(),
+                    fence: held.fence,
+                    status: status.into(),
+                    messages: ledger.queued(),
+                }
             };
             request.get_ref().held.iter().map(answer).collect()
         });
@@ -135,7 +217,7 @@ impl WorkService for Lifecycle {
             ledger.report(report.fence, report.outcome.expect("a report has an outcome"))?;
             Ok::<_, Status>(if report.take_next { ledger.next_work() } else { None })
         })?;
-        Ok(Response::new(ReportResponse { next }))
+        Ok(Response::new(ReportResponse { next: self.hand_out(&report.worker_id, next) }))
     }
 
     async fn report_observation(
@@ -167,7 +249,8 @@ impl LogService for Lifecycle {
             let queued_messages = ledger.queued().len() as i32;
             Ok::<_, Status>(AppendResponse { last_sequence: ledger.last(), queued_messages })
         })?;
-        let lost = self.lose_append_answers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        let lost =
+            self.lose_append_answers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
         if lost.is_ok() {
             return Err(Status::unavailable("the answer was lost"));
         }

@@ -8,7 +8,10 @@ use crate::world::{World, results};
 
 fn texts(call: &Value) -> Vec<String> {
     let messages = call["body"]["messages"].as_array().unwrap();
-    let blocks = messages.iter().filter(|message| message["role"] == "user").flat_map(|message| message["content"].as_array().unwrap());
+    let blocks = messages
+        .iter()
+        .filter(|message| message["role"] == "user")
+        .flat_map(|message| message["content"].as_array().unwrap());
     blocks.filter_map(|block| block["text"].as_str().map(str::to_owned)).collect()
 }
 

@@ -42,8 +42,8 @@ async fn a_scripted_turn_reads_edits_runs_and_completes() {
     assert_eq!(world.broker.file("calc.sh").unwrap(), "divide() { a / b }\n");
     let payloads = world.payloads();
     let expected = [
-        "user", "state", "accepted", "delta", "reply", "call", "result", "call", "output", "result", "reply", "call", "result",
-        "reply", "call", "output", "result", "delta", "reply", "ended", "state",
+        "user", "state", "accepted", "delta", "reply", "call", "result", "call", "output", "result", "reply", "call",
+        "result", "reply", "call", "output", "result", "delta", "reply", "ended", "state",
     ];
     assert_eq!(kinds(&payloads), expected);
     let told: Vec<String> = results(&payloads).into_iter().map(|result| result.text).collect();
@@ -51,7 +51,7 @@ async fn a_scripted_turn_reads_edits_runs_and_completes() {
     world.lifecycle.see(|ledger| {
         let result = ledger.result.clone().unwrap();
         assert_eq!((result.text.as_str(), result.head_commit.as_str()), ("Fixed the division.", "abc"));
-        assert_eq!(ledger.reports, ["launched", "ended", "collected", "parked"]);
+        assert_eq!(ledger.reports, ["launched", "collected", "parked"]);
         let numbers: Vec<i64> = ledger.events.iter().filter(|e| e.launch == 1).map(|e| e.launch_sequence).collect();
         assert_eq!(numbers, (1..=numbers.len() as i64).collect::<Vec<_>>());
     });
@@ -91,7 +91,11 @@ async fn case_a09_a_tool_that_was_not_granted_does_not_run() {
     assert_eq!(world.broker.file("f"), None);
     let told = results(&world.payloads());
     assert!(told.iter().all(|result| result.is_error));
-    assert!(told[0].text.contains("not granted") && told[1].text.contains("not granted") && told[2].text.contains("no tool"));
+    assert!(
+        told[0].text.contains("not granted")
+            && told[1].text.contains("not granted")
+            && told[2].text.contains("no tool")
+    );
     let calls = world.calls().await;
     assert_eq!(calls[0]["body"]["tools"].as_array().unwrap().len(), 1);
 }
@@ -123,7 +127,10 @@ async fn case_n06_a_flood_is_capped_for_model_and_reader() {
     let payloads = world.payloads();
     let told = &results(&payloads)[0];
     assert!(told.truncated && told.text.len() < 32_000 && told.text.contains("bytes of output are not shown"));
-    let shown: usize = payloads.iter().map(|payload| if let Payload::ToolOutput(output) = payload { output.text.len() } else { 0 }).sum();
+    let shown: usize = payloads
+        .iter()
+        .map(|payload| if let Payload::ToolOutput(output) = payload { output.text.len() } else { 0 })
+        .sum();
     assert!(shown < 300_000, "{shown}");
 }
 
@@ -141,27 +148,33 @@ async fn a_lost_append_answer_is_asked_again_and_nothing_is_doubled() {
 
 #[tokio::test]
 async fn a_command_whose_stream_breaks_is_unknown_and_not_repeated() {
-    let script = r#"{"conversations":[{"turns":[{"tools":[{"name":"bash","input":{"command":"vanish"}}]},{"text":"Done."}]}]}"#;
+    let script =
+        r#"{"conversations":[{"turns":[{"tools":[{"name":"bash","input":{"command":"vanish"}}]},{"text":"Done."}]}]}"#;
     let (world, _worker) = World::running(script).await;
     world.settled(run::State::Completed).await;
     assert_eq!(*world.broker.ran.borrow(), ["vanish"]);
     let told = &results(&world.payloads())[0];
-    assert!(told.interrupted && told.is_error && told.text.contains("outcome is unknown") && told.text.contains("half"));
+    assert!(
+        told.interrupted && told.is_error && told.text.contains("outcome is unknown") && told.text.contains("half")
+    );
 }
 
 #[tokio::test]
 async fn a_lost_sandbox_hands_the_session_back() {
-    let script = r#"{"conversations":[{"turns":[{"tools":[{"name":"bash","input":{"command":"lost"}}]},{"text":"Done."}]}]}"#;
+    let script =
+        r#"{"conversations":[{"turns":[{"tools":[{"name":"bash","input":{"command":"lost"}}]},{"text":"Done."}]}]}"#;
     let (world, _worker) = World::running(script).await;
-    let handed_back = |lifecycle: &Lifecycle| lifecycle.see(|ledger| ledger.reports.iter().filter(|r| **r == "ended").count());
+    let handed_back =
+        |lifecycle: &Lifecycle| lifecycle.see(|ledger| ledger.reports.iter().filter(|r| **r == "ended").count());
     world.settled(run::State::Completed).await;
-    assert_eq!(handed_back(&world.lifecycle), 2);
+    assert_eq!(handed_back(&world.lifecycle), 1);
     assert_eq!(*world.broker.ran.borrow(), ["lost"]);
 }
 
 #[tokio::test]
 async fn a_worker_that_leaves_hands_over_and_another_goes_on() {
-    let script = r#"{"conversations":[{"turns":[{"tools":[{"name":"bash","input":{"command":"hang"}}]},{"text":"Done."}]}]}"#;
+    let script =
+        r#"{"conversations":[{"turns":[{"tools":[{"name":"bash","input":{"command":"hang"}}]},{"text":"Done."}]}]}"#;
     let (world, first) = World::running(script).await;
     crate::broker::Broker::until(&world.broker.ran, "hang").await;
     first.leave();

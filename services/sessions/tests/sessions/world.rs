@@ -15,13 +15,14 @@ use berth_serve::peer::{ServiceChannel, connect, connect_in_process};
 use berth_sessions::{Config, Started, start};
 use serde_json::Value;
 use tokio::net::TcpListener;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::transport::Server;
 
 use crate::broker::Broker;
 use crate::ledger::{Ledger, State};
-use crate::lifecycle::Lifecycle;
+use crate::lifecycle::{DEADLINE, Lifecycle};
 
 pub(crate) const KEY: &str = "sk-canary-key";
 
@@ -42,9 +43,11 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// As kill -9 does it: nothing is handed back.
-    pub(crate) fn kill(mut self) {
+    /// As kill -9 does it: nothing is handed back. Returns when its connections are gone.
+    pub(crate) async fn kill(mut self, world: &World) {
         self.runtime.take().unwrap().shutdown_background();
+        let mut waiting = world.lifecycle.waiting.subscribe();
+        timeout(DEADLINE, waiting.wait_for(|waiting| *waiting == 0)).await.expect("its claim call ends").unwrap();
     }
 
     /// Asks it to leave; it hands back what it holds.
@@ -74,6 +77,7 @@ impl World {
         let bus = Bus::in_process();
         let lifecycle = Lifecycle::new(Ledger::new(bus.clone()));
         *lifecycle.secret.lock().unwrap() = Some((KEY.into(), vec![host.clone()]));
+        tokio::spawn(lifecycle.clone().expire_due());
         let broker = Broker::new(lifecycle.clone());
         let ledger_routes = Routes::new(WorkServiceServer::new(lifecycle.clone()))
             .add_service(LogServiceServer::new(lifecycle.clone()))
@@ -115,12 +119,11 @@ impl World {
     /// A client of the three RPCs, with its service's shutdown.
     pub(crate) fn client(&self) -> (SessionServiceClient<ServiceChannel>, CancellationToken) {
         let shutdown = CancellationToken::new();
-        // Its worker is told to leave at once: only the RPCs are of interest.
-        let leave = CancellationToken::new();
-        leave.cancel();
+        // Only the RPCs are of interest: no worker.
+        let config = Config { slots: 0, ..self.config.clone() };
         let channel = |url: &str| ServiceChannel::anonymous(connect(url).unwrap());
         let channels = (channel(&self.lifecycle_url), channel(&self.broker_url));
-        let Started { routes, .. } = start(self.config.clone(), channels.0, channels.1, self.bus.clone(), leave).unwrap();
+        let Started { routes, .. } = start(config, channels.0, channels.1, self.bus.clone(), shutdown.clone()).unwrap();
         let client = SessionServiceClient::new(ServiceChannel::anonymous(connect_in_process(routes, shutdown.clone())));
         (client, shutdown)
     }
@@ -128,7 +131,9 @@ impl World {
     /// Waits for the end of the run's work: settled, and nothing claimed.
     pub(crate) async fn settled(&self, state: run::State) {
         let rests = |state| matches!(state, State::Idle | State::Closed);
-        self.lifecycle.until(&format!("run {}", state.as_str_name()), |ledger| ledger.run == state && rests(ledger.state)).await;
+        self.lifecycle
+            .until(&format!("run {}", state.as_str_name()), |ledger| ledger.run == state && rests(ledger.state))
+            .await;
     }
 
     /// The reason the run failed.
