@@ -13,10 +13,10 @@ use model::rules::Rules;
 fn main() {
     let asked = |flag: &str| std::env::args().any(|argument| argument == flag);
     if asked("--switches") {
-        for (name, rules) in Rules::each() {
-            match setups::violation(rules) {
+        for (part, name, rules) in Rules::each() {
+            match setups::violation(part, rules) {
                 Some((setup, found)) => print(&format!("without \"{name}\", {setup}"), found),
-                None => println!("without \"{name}\": nothing found"),
+                None => println!("without \"{name}\": nothing found, known: {}", setups::REDUNDANT.contains(&name)),
             }
         }
         return;

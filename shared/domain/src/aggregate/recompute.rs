@@ -210,10 +210,13 @@ impl<'a> Draft<'a> {
         }
     }
 
+    /// Activity of the agent is activity of the lease; written at most thirty times per idle window, not with every event.
     fn touch_current(&mut self) {
         let now = self.now;
-        if let Some(index) = self.rows.leases.len().checked_sub(1) {
-            let observed = self.rows.leases[index].observed;
+        let Some(index) = self.rows.leases.len().checked_sub(1) else { return };
+        let lease = &self.rows.leases[index];
+        if now.since(lease.touched_at) >= lease.idle_timeout / 30 {
+            let observed = lease.observed;
             self.lease(index, &lease::Trigger::Beat { observed, at: now, touch: true });
         }
     }

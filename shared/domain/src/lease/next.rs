@@ -153,7 +153,9 @@ fn deadline(lease: &Lease, policy: &Policy, now: Time) -> LeaseStep {
             Step::Changed(next.released(ReceiptKind::NeverCreated, "lifecycle", "no worker ever held it", now), effects)
         }
         (State::Allocating, Desired::Held) if lease.claim.is_some() => Step::Ignored("the claim has its own deadline"),
-        (State::Allocating, Desired::Held) => report::give_up_allocating(lease.clone(), now),
+        (State::Allocating, Desired::Held) => {
+            report::give_up_allocating(lease.clone(), FailureReason::AllocateTimeout, now)
+        }
         (State::Allocated, Desired::Held) => {
             let mut next = lease.clone().unwant(Cause::Unusable, now);
             // The claim, if any, ends with the state: its deadline is the same moment.

@@ -26,7 +26,7 @@ pub(super) fn report(lease: &Lease, claim: &Claim, outcome: &Outcome, policy: &P
             let mut next = spent;
             next.failure = Some((class.as_str().to_owned(), text.clone()));
             if next.in_doubt {
-                give_up_allocating(next, now)
+                give_up_allocating(next, FailureReason::AllocateRefused, now)
             } else {
                 refused(next, FailureReason::AllocateRefused, text, now)
             }
@@ -118,7 +118,7 @@ fn try_again_or_give_up(lease: Lease, retry_after: Option<Duration>, policy: &Po
             next.due_at = now.plus(policy.retry.wait(next.attempt, next.id.as_str(), retry_after));
             Step::Changed(next, vec![])
         }
-        Desired::Held => give_up_allocating(lease, now),
+        Desired::Held => give_up_allocating(lease, FailureReason::AllocateTimeout, now),
         Desired::Released if lease.never_made() => {
             let next =
                 lease.released(ReceiptKind::NeverCreated, "lifecycle", "every attempt was definitely refused", now);
@@ -133,14 +133,14 @@ fn try_again_or_give_up(lease: Lease, retry_after: Option<Duration>, policy: &Po
 }
 
 /// Attempts or time are used up: released if nothing can exist, else torn down.
-pub(super) fn give_up_allocating(lease: Lease, now: Time) -> LeaseStep {
+pub(super) fn give_up_allocating(lease: Lease, reason: FailureReason, now: Time) -> LeaseStep {
     let text = lease.failure.as_ref().map_or_else(|| "no sandbox in time".to_owned(), |(_, text)| text.clone());
     if lease.never_made() {
-        return refused(lease, FailureReason::AllocateTimeout, &text, now);
+        return refused(lease, reason, &text, now);
     }
     let mut next = lease.unwant(Cause::Unusable, now);
     next.start_releasing(now);
-    Step::Changed(next, vec![fail(FailureReason::AllocateTimeout, &text)])
+    Step::Changed(next, vec![fail(reason, &text)])
 }
 
 /// A sandbox exists: its identity is stored whatever we want by now.

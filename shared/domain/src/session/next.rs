@@ -235,8 +235,12 @@ fn turn_ended(session: &Session, launch: u32, done: &[uuid::Uuid], context: &Con
         Some(())
     });
     match step {
-        Step::Changed(next, effects) if next.state == State::Live => {
-            Step::Changed(next.end_if_spent(context, now), effects)
+        Step::Changed(next, mut effects) if next.state == State::Live => {
+            let next = next.end_if_spent(context, now);
+            if next.state == State::Ending {
+                effects.push(Effect::Stop);
+            }
+            Step::Changed(next, effects)
         }
         step @ (Step::Changed(..) | Step::Ignored(_) | Step::Refused(_)) => step,
     }
@@ -327,9 +331,7 @@ fn settle(session: &Session, context: &Context<'_>, now: Time) -> SessionStep {
                 vec![Effect::FailRun { reason: FailureReason::LaunchFailed, text }],
             )
         }
-        State::Starting if !session.unfinished() => {
-            Step::Changed(session.clone().ending(now), vec![])
-        }
+        State::Starting if !session.unfinished() => Step::Changed(session.clone().ending(now), vec![]),
         State::Ending if session.unfinished() => Step::Changed(session.clone().starting(context, now), vec![]),
         State::Ending if session.result_due && session.park_attempt >= context.policy.park_attempts => {
             let mut next = session.clone();

@@ -17,10 +17,16 @@ fn with_every_rule_on_nothing_is_found() {
 }
 
 #[test]
+fn the_full_run_covers_the_bounded_one() {
+    let full: Vec<&str> = setups::full().iter().map(|setup| setup.name).collect();
+    assert!(setups::bounded().iter().all(|setup| full.contains(&setup.name)), "{full:?}");
+}
+
+#[test]
 fn with_any_rule_off_a_violation_is_found() {
     let mut silent = vec![];
-    for (name, rules) in Rules::each() {
-        match setups::violation(rules) {
+    for (part, name, rules) in Rules::each() {
+        match setups::violation(part, rules) {
             Some((setup, found)) => println!(
                 "without \"{name}\": {setup}, {} states: {:?}",
                 found.states,

@@ -41,8 +41,8 @@ pub(crate) struct Setup {
     pub(crate) sends: u8,
     /// Resets a client makes.
     pub(crate) resets: u8,
-    /// The longest history; 0: no bound.
-    pub(crate) depth: usize,
+    /// Stop after so many states, shortest histories first; 0: no bound.
+    pub(crate) states: usize,
 }
 
 /// The things that may go wrong, each costing one of `Setup::faults`.
@@ -98,8 +98,8 @@ impl Setup {
         let machine = Machine { setup: self.clone(), ends: Mutex::new(HashSet::new()) };
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let mut builder = machine.checker().threads(threads).finish_when(HasDiscoveries::AnyFailures).timeout(patience);
-        if self.depth > 0 {
-            builder = builder.target_max_depth(self.depth);
+        if self.states > 0 {
+            builder = builder.target_state_count(self.states);
         }
         let checker = builder.spawn_bfs().join();
         let violation = checker.discoveries().into_iter().next().map(|(property, path)| {

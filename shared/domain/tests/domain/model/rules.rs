@@ -11,51 +11,60 @@ use uuid::Uuid;
 
 use super::world::{NOW, World, gone_session};
 
+/// Which part of the model a rule is looked for in first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Leases,
+    Session,
+    OneShot,
+    Both,
+}
+
 macro_rules! rules {
-    ($($name:ident: $text:literal,)*) => {
+    ($($family:ident $name:ident: $text:literal,)*) => {
         /// One field per rule; `true` is on.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) struct Rules { $(pub(crate) $name: bool,)* }
 
         impl Rules {
             pub(crate) const ON: Rules = Rules { $($name: true,)* };
-            /// Every rule: its name in docs/machines.md, and the rules with only it off.
-            pub(crate) fn each() -> Vec<(&'static str, Rules)> {
-                vec![$(($text, Rules { $name: false, ..Rules::ON }),)*]
+            /// Every rule: where it matters most, its name in docs/machines.md, and the rules with only it off.
+            pub(crate) fn each() -> Vec<(Part, &'static str, Rules)> {
+                vec![$((Part::$family, $text, Rules { $name: false, ..Rules::ON }),)*]
             }
         }
     };
 }
 
 rules! {
-    level: "R1 level, not edge",
-    claim_marks: "R2 a claim marks",
-    spent_fence: "R3 a report spends its fence",
-    desire_keeps_fence: "R4 a desire change never touches the fence",
-    inside_claim: "R5 act only inside the claim",
-    one_key: "R6 one key per lease",
-    sticky_doubt: "R7 doubt is sticky",
-    id_and_key: "R8 release by id and key",
-    settled_is_no_error: "R9 a settled row is no error",
-    expiry_fires: "R10 expired claims fire in lifecycle",
-    lost_releases: "LOST releases",
-    bootstrap_failure_releases: "bootstrap failure releases",
-    slow_retry: "slow retry",
-    all_leases: "all leases",
-    from_work: "derived from work",
-    requeue: "requeue",
-    liveness: "liveness",
-    kill_first: "kill first",
-    launch_fence: "fence by launch",
-    send_guard: "lease guard on Send",
-    absence_at_claim: "absence judged at claim time",
-    doubt_when_released: "doubt kept when RELEASED is wanted",
-    only_current_fails: "only the current HELD lease fails the run",
-    result_is_no_message: "result_due is no message",
-    loss_while_collecting: "loss while collecting",
-    resend_first: "resend before continue",
-    append_before_harness: "first append before the harness",
-    append_checks_state: "append checks state",
+    Leases level: "R1 level, not edge",
+    Leases claim_marks: "R2 a claim marks",
+    Leases spent_fence: "R3 a report spends its fence",
+    Leases desire_keeps_fence: "R4 a desire change never touches the fence",
+    Leases inside_claim: "R5 act only inside the claim",
+    Leases one_key: "R6 one key per lease",
+    Leases sticky_doubt: "R7 doubt is sticky",
+    Leases id_and_key: "R8 release by id and key",
+    Leases settled_is_no_error: "R9 a settled row is no error",
+    Leases expiry_fires: "R10 expired claims fire in lifecycle",
+    Leases lost_releases: "LOST releases",
+    Leases bootstrap_failure_releases: "bootstrap failure releases",
+    Leases slow_retry: "slow retry",
+    Both all_leases: "all leases",
+    Session from_work: "derived from work",
+    Session requeue: "requeue",
+    Session liveness: "liveness",
+    Session kill_first: "kill first",
+    Session launch_fence: "fence by launch",
+    Session send_guard: "lease guard on Send",
+    Leases absence_at_claim: "absence judged at claim time",
+    Leases doubt_when_released: "doubt kept when RELEASED is wanted",
+    Both only_current_fails: "only the current HELD lease fails the run",
+    OneShot result_is_no_message: "result_due is no message",
+    OneShot loss_while_collecting: "loss while collecting",
+    Session resend_first: "resend before continue",
+    Session append_before_harness: "first append before the harness",
+    Session append_checks_state: "append checks state",
 }
 
 /// How a trigger was answered.
@@ -69,7 +78,7 @@ pub(crate) enum Answer {
 /// `apply` under the rules.
 pub(crate) fn step(rules: &Rules, world: &mut World, trigger: &Trigger) -> Answer {
     let before = world.rows.clone();
-    if !rules.settled_is_no_error && is_report(trigger) && !before.run.state.is_active() {
+    if !rules.settled_is_no_error && brings_identity(trigger) && !before.run.state.is_active() {
         return Answer::Refused;
     }
     let mut rows = before.clone();
@@ -98,8 +107,9 @@ pub(crate) fn apply_with_ids(rows: &Aggregate, trigger: &Trigger) -> Applied {
     })
 }
 
-fn is_report(trigger: &Trigger) -> bool {
-    matches!(trigger, Trigger::Lease(_, lease::Trigger::Report { .. }))
+fn brings_identity(trigger: &Trigger) -> bool {
+    let made = |outcome: &LeaseOutcome| matches!(outcome, LeaseOutcome::Created(_) | LeaseOutcome::Adopted(_));
+    matches!(trigger, Trigger::Lease(_, lease::Trigger::Report { outcome, .. }) if made(outcome))
 }
 
 /// What a rule that is off changes before the call.
@@ -215,7 +225,8 @@ fn after_session(rules: &Rules, world: &mut World, before: &Aggregate, trigger: 
             SessionTrigger::End { .. } | SessionTrigger::Report { outcome: session::Outcome::NoRunner, .. }
         )
     ) && answer == Answer::Applied;
-    if !rules.requeue && launch_over {
+    let relaunch = matches!(trigger, Trigger::Session(SessionTrigger::Claim { action: session::Action::Launch, .. }));
+    if !rules.requeue && (launch_over || relaunch && before.session.launch > 0) && answer == Answer::Applied {
         session.messages.clone_from(&before.session.messages);
     }
     if !rules.resend_first && launch_over {
