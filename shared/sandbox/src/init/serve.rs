@@ -1,5 +1,5 @@
 //! The init at work: takes requests of the broker, collects dead processes, forwards connections to the egress proxy, and
-//! ends at the deadline. One thread: forking is safe, and nothing is shared.
+//! ends when its time is over. One thread: forking is safe, and nothing is shared.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -33,8 +33,8 @@ const MAX_EGRESS: usize = 64;
 /// A broker sends its request at once.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(30);
 const KILL_ALL_PATIENCE: Duration = Duration::from_secs(20);
-/// How often the wall clock is looked at: it may jump, timers do not notice.
-const CLOCK_LOOK: Duration = Duration::from_secs(10);
+/// How often it is looked at the wall clock, which may jump without timers noticing, and at the directory.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// Shared by all tasks of the one thread.
 pub(super) struct State {
@@ -90,7 +90,7 @@ async fn serve(ready: Ready) -> io::Result<()> {
             collector.collect();
         }
     });
-    spawn_local(end_at_deadline(changed));
+    spawn_local(end_when_over(changed, run.try_clone()?));
     if let Some(proxy) = proxy {
         spawn_local(forward(TcpListener::from_std(proxy)?, run));
     }
@@ -155,20 +155,19 @@ async fn kill_all(state: &State) {
     }
 }
 
-async fn end_at_deadline(mut deadline: watch::Receiver<Option<u64>>) {
+/// Ends at the deadline, and when somebody removed the sandbox's directory without us: then no broker can ever find us.
+async fn end_when_over(mut deadline: watch::Receiver<Option<u64>>, directory: OwnedFd) {
     loop {
         let current = *deadline.borrow_and_update();
         let left = current.map(|at| Duration::from_millis(at.saturating_sub(milliseconds(SystemTime::now()))));
-        match left {
+        let removed = rustix::fs::fstat(&directory).is_ok_and(|stat| stat.st_nlink == 0);
+        if removed || left == Some(Duration::ZERO) {
             // The kernel kills everything inside together with its pid 1.
-            Some(Duration::ZERO) => std::process::exit(0),
-            left => {
-                let look = left.unwrap_or(CLOCK_LOOK).min(CLOCK_LOOK);
-                tokio::select! {
-                    () = sleep(look) => {}
-                    changed = deadline.changed() => if changed.is_err() { return },
-                }
-            }
+            std::process::exit(0);
+        }
+        tokio::select! {
+            () = sleep(left.unwrap_or(LOOK).min(LOOK)) => {}
+            changed = deadline.changed() => if changed.is_err() { return },
         }
     }
 }

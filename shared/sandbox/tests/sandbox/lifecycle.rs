@@ -177,6 +177,24 @@ async fn a_sandbox_ends_itself_at_its_deadline() {
 }
 
 #[tokio::test]
+async fn a_sandbox_whose_directory_was_removed_by_others_ends_itself() {
+    let stage = Stage::new().await;
+    stage.create("bereft").await;
+    std::fs::remove_dir_all(stage.root().join("bereft")).unwrap();
+    assert_eq!(stage.sandboxes.observe("bereft").await.unwrap(), Observed::Stopped);
+    let running = || {
+        std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
+            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains("serve\0bereft\0")
+        })
+    };
+    eventually("the init is gone", || async { !running() }).await;
+    stage.sandboxes.destroy("bereft").await.unwrap();
+    assert!(stage.sandboxes.observed_absent("bereft").await.unwrap());
+    stage.finish().await;
+}
+
+#[tokio::test]
 async fn a_kernel_that_lacks_something_is_refused_by_name_unless_allowed() {
     for missing in Missing::ALL {
         let lacking = |config: &mut SandboxConfig| config.unavailable = BTreeSet::from([missing]);
