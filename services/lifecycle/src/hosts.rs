@@ -1,5 +1,5 @@
-//! Where a secret may be used: `host` (its https port) or `host:port`, compared exactly. Written one way only, so that equal
-//! text means equal place: lower case, no trailing dot, IPv6 in brackets, port 443 left out.
+//! Where a secret may be used: `host` (any port of it) or `host:port`. Written one way only, so that equal text means equal
+//! place: lower case, no trailing dot, IPv6 in brackets.
 //!
 //! Must not live here: which secret is for what.
 
@@ -7,36 +7,56 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use url::{Host, Url};
 
-/// The port that is left out.
-const HTTPS_PORT: u16 = 443;
 const MAX_LEN: usize = 260;
 
-/// The one way to write `text`; None when it is not `host` or `host:port`.
-pub(crate) fn parse(text: &str) -> Option<String> {
-    if text.len() > MAX_LEN || text.bytes().any(|b| matches!(b, b'/' | b'@' | b'?' | b'#' | b'\\' | b'%') || b <= b' ')
-    {
-        return None;
-    }
-    of_url(&Url::parse(&format!("https://{text}")).ok()?)
+/// Where a request goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    host: String,
+    port: u16,
 }
 
-/// Where a request to this URL goes; None when the URL has no host.
-pub(crate) fn of_url(url: &Url) -> Option<String> {
-    let host = match url.host()? {
-        Host::Domain(name) => Host::Domain(name.trim_end_matches('.').to_ascii_lowercase()),
-        Host::Ipv4(address) => Host::Ipv4(address),
-        Host::Ipv6(address) => Host::Ipv6(address),
-    };
-    // No wildcards or other patterns: a binding names one place.
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
-    if matches!(&host, Host::Domain(name) if name.is_empty() || !name.bytes().all(plain)) {
-        return None;
+impl Place {
+    /// Where a request to this URL goes; None when the URL names no single host.
+    pub(crate) fn of_url(url: &Url) -> Option<Self> {
+        let host = match url.host()? {
+            Host::Domain(name) => Host::Domain(name.trim_end_matches('.').to_ascii_lowercase()),
+            Host::Ipv4(address) => Host::Ipv4(address),
+            Host::Ipv6(address) => Host::Ipv6(address),
+        };
+        // No wildcards or other patterns: a binding names one place.
+        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
+        if matches!(&host, Host::Domain(name) if name.is_empty() || !name.bytes().all(plain)) {
+            return None;
+        }
+        match url.port_or_known_default()? {
+            0 => None,
+            port => Some(Self { host: host.to_string(), port }),
+        }
     }
-    match url.port_or_known_default()? {
-        0 => None,
-        HTTPS_PORT => Some(host.to_string()),
-        port => Some(format!("{host}:{port}")),
+
+    /// From `host` (then its https port) or `host:port`.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let stray = |b: u8| matches!(b, b'/' | b'@' | b'?' | b'#' | b'\\' | b'%') || b <= b' ';
+        if text.len() > MAX_LEN || text.bytes().any(stray) || text.ends_with(':') {
+            return None;
+        }
+        Self::of_url(&Url::parse(&format!("https://{text}")).ok()?)
     }
+
+    /// Whether a secret bound to these hosts may be sent here.
+    pub(crate) fn is_bound(&self, hosts: &[String]) -> bool {
+        let exact = format!("{}:{}", self.host, self.port);
+        hosts.iter().any(|bound| *bound == self.host || *bound == exact)
+    }
+}
+
+/// The one way to write a binding; None when it is not `host` or `host:port`.
+pub(crate) fn parse(text: &str) -> Option<String> {
+    let Place { host, port } = Place::parse(text)?;
+    let address_ends = text.rfind(']').unwrap_or_default();
+    let names_port = text[address_ends..].contains(':');
+    Some(if names_port { format!("{host}:{port}") } else { host })
 }
 
 /// Whether the host is one that only this machine or network reaches: a private, loopback or otherwise special address, or
@@ -106,17 +126,19 @@ mod tests {
         for (text, expected) in [
             ("github.com", Some("github.com")),
             ("GitHub.com.", Some("github.com")),
-            ("github.com:443", Some("github.com")),
+            ("github.com:443", Some("github.com:443")),
             ("github.com:8443", Some("github.com:8443")),
             ("127.0.0.1:3000", Some("127.0.0.1:3000")),
             ("[::1]:80", Some("[::1]:80")),
             ("[0::1]", Some("[::1]")),
             ("", None),
             (".", None),
+            ("::1", None),
             ("a b", None),
             ("https://github.com", None),
             ("user@github.com", None),
             ("github.com/path", None),
+            ("github.com:", None),
             ("github.com:0", None),
             ("github.com:99999", None),
             ("*.github.com", None),
@@ -124,10 +146,23 @@ mod tests {
         ] {
             assert_eq!(parse(text).as_deref(), expected, "{text:?}");
         }
-        let url = |text: &str| of_url(&Url::parse(text).unwrap());
-        assert_eq!(url("https://GITHUB.com/a/b").as_deref(), Some("github.com"));
-        assert_eq!(url("http://127.0.0.1/a").as_deref(), Some("127.0.0.1:80"));
-        assert_eq!(url("http://127.0.0.1:443/a"), parse("127.0.0.1"));
+    }
+
+    #[test]
+    fn case_a11_a_binding_covers_its_host_or_its_port_only() {
+        let bound = |url: &str, host: &str| {
+            let place = Place::of_url(&Url::parse(url).unwrap()).unwrap();
+            place.is_bound(&[parse(host).unwrap()])
+        };
+        assert!(bound("https://GITHUB.com/a/b", "github.com"));
+        assert!(bound("https://github.com/a/b", "github.com:443"));
+        assert!(bound("http://127.0.0.1:3000/a", "127.0.0.1"));
+        assert!(bound("http://127.0.0.1:3000/a", "127.0.0.1:3000"));
+        assert!(!bound("http://127.0.0.1:3000/a", "127.0.0.1:443"));
+        assert!(!bound("http://127.0.0.1:3001/a", "127.0.0.1:3000"));
+        assert!(!bound("https://github.com.evil.example/a", "github.com"));
+        assert!(!bound("https://sub.github.com/a", "github.com"));
+        assert!(!Place::parse("api.anthropic.com").unwrap().is_bound(&[]));
     }
 
     #[test]

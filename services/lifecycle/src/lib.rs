@@ -94,7 +94,7 @@ impl Lifecycle {
         if config.master_keys.is_empty() {
             return Err(StartError::Config("at least one master key is needed".to_owned()));
         }
-        if hosts::parse(&config.model_host).is_none() {
+        if hosts::Place::parse(&config.model_host).is_none() {
             return Err(StartError::Config("the model host is not host or host:port".to_owned()));
         }
         let store = Store::open(&config.database, config.clock.clone(), bus).await?;
@@ -135,6 +135,12 @@ impl Lifecycle {
         let key_hash = vault::hash_api_key(key.expose_secret());
         let tenant = DEFAULT_TENANT;
         let credential = NewCredential { key_id, key_hash, tenant, holder, created_by: "configuration" };
-        Ok(self.store.configure_key(&credential).await?)
+        self.store.configure_key(&credential).await.map_err(|error| {
+            if error.is_constraint() {
+                StartError::Config(format!("the key configured as {key_id} is another credential's already"))
+            } else {
+                StartError::Store(error)
+            }
+        })
     }
 }

@@ -10,7 +10,8 @@ use crate::{
     Lifecycle,
     authenticate::Admitted,
     error::Error,
-    guard, hosts,
+    guard,
+    hosts::Place,
     policy::Service,
     store::{Decision, Loaded},
 };
@@ -63,9 +64,7 @@ pub(crate) async fn resolve_secret(
         Error::NotFound { reason: "SECRET_NOT_FOUND", message: "the tenant has no such secret for this host" };
     let tenant = loaded.aggregate.run.tenant.as_str();
     let Some(secret) = app.store.secret(tenant, &request.name).await? else { return Err(not_found) };
-    if let Some(host) = purpose.host(&loaded, &app.config.model_host)
-        && !secret.hosts.contains(&host)
-    {
+    if !purpose.is_bound(&secret.hosts, &loaded, &app.config.model_host) {
         return Err(not_found);
     }
     let value = app.vault.open(tenant, &secret.name, &secret.sealed)?;
@@ -141,16 +140,17 @@ impl Purpose {
         }
     }
 
-    /// Where the value will be sent; None when lifecycle does not know it and the service checks.
-    fn host(self, loaded: &Loaded, model_host: &str) -> Option<String> {
-        match self {
-            // A run without repository clones nothing: no host is bound to the empty name.
-            Self::Clone | Self::Push => Some(
-                Url::parse(&loaded.record.spec.repo_url).ok().and_then(|url| hosts::of_url(&url)).unwrap_or_default(),
-            ),
-            Self::Model => Some(hosts::parse(model_host).unwrap_or_default()),
-            Self::Provider => None,
-        }
+    /// Whether the place the value will be sent to is one of `hosts`. A run without repository clones nothing.
+    fn is_bound(self, hosts: &[String], loaded: &Loaded, model_host: &str) -> bool {
+        let place = match self {
+            Self::Clone | Self::Push => {
+                Url::parse(&loaded.record.spec.repo_url).ok().and_then(|url| Place::of_url(&url))
+            }
+            Self::Model => Place::parse(model_host),
+            // The provider's adapter knows where it calls, and checks.
+            Self::Provider => return true,
+        };
+        place.is_some_and(|place| place.is_bound(hosts))
     }
 }
 

@@ -63,13 +63,14 @@ async fn case_t4_the_same_key_gives_the_same_run(deployment: &Deployment) {
     assert_eq!(refusal(both).1, "IDEMPOTENCY_KEY_INVALID");
 
     let other = proto::CreateRunRequest { prompt: "something else".into(), ..keyed("key-1") };
-    assert_eq!(
-        refusal(create(&mut runs, other).await),
-        (Code::AlreadyExists, "IDEMPOTENCY_KEY_REUSED".to_owned())
-    );
+    assert_eq!(refusal(create(&mut runs, other).await), (Code::AlreadyExists, "IDEMPOTENCY_KEY_REUSED".to_owned()));
     let theirs = deployment.key("theirs", "member").await;
     let mut their_runs = deployment.runs_as(&theirs);
-    assert_ne!(create(&mut their_runs, keyed("key-1")).await.unwrap().run_id, first.run_id, "keys are the tenant's own");
+    assert_ne!(
+        create(&mut their_runs, keyed("key-1")).await.unwrap().run_id,
+        first.run_id,
+        "keys are the tenant's own"
+    );
     assert_eq!(count(&mut runs).await, 1);
 
     deployment.clock.advance(Duration::from_secs(24 * 3600 + 1));
@@ -115,7 +116,8 @@ async fn validate_only_makes_nothing(deployment: &Deployment) {
 
 async fn the_trace_of_the_call_is_the_runs(deployment: &Deployment) {
     let traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    let run = deployment.runs().create_run(with(request(), &[("traceparent", traceparent)])).await.unwrap().into_inner();
+    let run =
+        deployment.runs().create_run(with(request(), &[("traceparent", traceparent)])).await.unwrap().into_inner();
     assert_eq!(run.trace_id, "0af7651916cd43dd8448eb211c80319c");
 }
 

@@ -81,20 +81,27 @@ async fn case_d07_cancelled_before_create_is_deleted_directly_with_its_receipt(d
     assert_eq!(refusal(get(&mut runs, &run_id).await).0, Code::NotFound);
     assert_eq!(refusal(cancel(&mut runs, &run_id).await).0, Code::NotFound);
 
-    // case_d02, T9: again is authorized, OK, and changes nothing.
-    let before = timeline(&mut runs, &run_id).await;
-    assert_eq!(state(&delete(&mut runs, &run_id).await.unwrap()), "DELETED");
-    let viewer = deployment.key("default", "viewer").await;
-    assert_eq!(refusal(delete(&mut deployment.runs_as(&viewer), &run_id).await).0, Code::PermissionDenied);
-    assert_eq!(timeline(&mut runs, &run_id).await, before);
-    assert!(before.iter().any(|line| line.cause == "CancelRun: changed my mind" && line.actor == "admin"));
-
     let proof = receipt(&mut runs, &run_id).await.unwrap();
     assert!(proof.complete);
     assert_eq!(proof.receipts.len(), 1);
     assert_eq!(proof.receipts[0].kind(), proto::receipt::Kind::NeverCreated);
     let broker = Worker::broker(deployment, "broker-1");
     assert!(broker.look(1).await.is_empty(), "no provider call was asked for");
+}
+
+async fn case_d02_t9_deleting_a_deleted_run_is_authorized_then_ok_without_change(deployment: &Deployment) {
+    let mut runs = deployment.runs();
+    let run_id = deployment.create().await.run_id;
+    cancel(&mut runs, &run_id).await.unwrap();
+    assert_eq!(state(&delete(&mut runs, &run_id).await.unwrap()), "DELETED");
+    let before = timeline(&mut runs, &run_id).await;
+    assert_eq!(state(&delete(&mut runs, &run_id).await.unwrap()), "DELETED");
+    let viewer = deployment.key("default", "viewer").await;
+    assert_eq!(refusal(delete(&mut deployment.runs_as(&viewer), &run_id).await).0, Code::PermissionDenied);
+    let foreign = deployment.key("theirs", "admin").await;
+    assert_eq!(refusal(delete(&mut deployment.runs_as(&foreign), &run_id).await).0, Code::NotFound);
+    assert_eq!(timeline(&mut runs, &run_id).await, before);
+    assert!(before.iter().any(|line| line.cause == "CancelRun: changed my mind" && line.actor == "admin"));
 }
 
 async fn case_s07_cancel_twice_is_ok_and_changes_nothing_more(deployment: &Deployment) {
@@ -218,6 +225,7 @@ async fn a_deletion_that_hangs_for_an_hour_may_be_forgotten(deployment: &Deploym
 on_both_engines!(
     case_s08_an_unknown_run_is_not_found_by_everything_and_nothing_is_made,
     case_d07_cancelled_before_create_is_deleted_directly_with_its_receipt,
+    case_d02_t9_deleting_a_deleted_run_is_authorized_then_ok_without_change,
     case_s07_cancel_twice_is_ok_and_changes_nothing_more,
     case_d11_deleting_is_not_deleted_until_absence_was_observed,
     case_t7_a_failed_teardown_is_shown_retried_and_forgotten_only_with_a_reason,

@@ -17,7 +17,7 @@ use crate::{
     Lifecycle,
     authenticate::Admitted,
     error::Error,
-    hosts,
+    hosts::Place,
     policy::Resource,
     store::{Created, IdempotencyKey, NewRun},
     to_proto,
@@ -118,7 +118,7 @@ async fn model_key_present(app: &Lifecycle, tenant: &str) -> Result<(), Error> {
         return Err(missing(format!("the tenant has no secret {MODEL_KEY}; put it first")));
     };
     let model_host = &app.config.model_host;
-    let bound = hosts::parse(model_host).is_some_and(|host| secret.hosts.contains(&host));
+    let bound = Place::parse(model_host).is_some_and(|place| place.is_bound(&secret.hosts));
     if bound { Ok(()) } else { Err(missing(format!("the secret {MODEL_KEY} may not be used for {model_host}"))) }
 }
 
