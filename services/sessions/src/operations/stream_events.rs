@@ -232,3 +232,64 @@ fn is_settled(state: run::State) -> bool {
 fn settles(event: &Event) -> bool {
     matches!(&event.payload, Some(Payload::RunStateChanged(change)) if is_settled(change.to()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use berth_events::Bus;
+    use berth_serve::peer::{ServiceChannel, connect};
+    use tokio_util::sync::CancellationToken;
+    use tonic::metadata::MetadataMap;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::upstream::Upstream;
+
+    /// Nobody listens there: a call that should not be made fails.
+    const NOWHERE: &str = "http://127.0.0.1:1";
+
+    fn follower(items: mpsc::Sender<StreamEventsResponse>) -> Follower {
+        let mut config = Config::new(NOWHERE.parse().unwrap());
+        config.streams.stall = Duration::from_millis(1);
+        let channel = || ServiceChannel::anonymous(connect(NOWHERE).unwrap());
+        let sessions = Sessions {
+            config: Arc::new(config),
+            upstream: Upstream::new(channel(), channel()),
+            bus: Bus::in_process(),
+            shutdown: CancellationToken::new(),
+        };
+        let mut metadata = MetadataMap::new();
+        metadata.insert("authorization", "Bearer k".parse().unwrap());
+        let caller = ForwardedCaller::from_metadata(&metadata).unwrap();
+        Follower { sessions, caller, run_id: "run-1".into(), cursor: 0, items }
+    }
+
+    fn page(sequences: &[i64], last_sequence: i64) -> ReadResponse {
+        let events = sequences.iter().map(|sequence| Event { sequence: *sequence, ..Event::default() }).collect();
+        ReadResponse { events, last_sequence, run_state: run::State::Running.into() }
+    }
+
+    #[tokio::test]
+    async fn case_e09_a_reader_that_does_not_read_is_told_where_to_go_on() {
+        let (items, mut unread) = mpsc::channel(2);
+        let mut follower = follower(items);
+        let hints = follower.sessions.bus.subscribe();
+        let Err(end) = follower.follow(hints, page(&[1, 2, 3, 4], 4)).await else { panic!("nobody read") };
+        assert!(matches!(end.last_item(), Some(Ok(last)) if last == item(Item::Lagged(Lagged { after_sequence: 2 }))));
+        // What was buffered before is still handed out, so that the cursor fits.
+        for expected in 1..=2 {
+            let Some(Item::Event(event)) = unread.recv().await.unwrap().item else { panic!("expected an event") };
+            assert_eq!(event.sequence, expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_gap_in_the_log_itself_is_never_passed_on() {
+        let (items, _unread) = mpsc::channel(8);
+        let mut follower = follower(items);
+        let end = follower.catch_up(page(&[1, 3], 3)).await;
+        assert!(matches!(end, Err(End::Failed(Error::LogGap { after_sequence: 1 }))));
+    }
+}

@@ -147,35 +147,6 @@ async fn without_any_hint_the_log_is_polled_and_silence_is_broken_by_keep_alives
 }
 
 #[tokio::test]
-async fn case_e09_a_reader_that_does_not_read_is_told_where_to_go_on() {
-    let mut world = World::new(NOBODY).await;
-    world.config.streams.buffer = 1;
-    world.config.streams.stall = Duration::from_millis(1);
-    world.lifecycle.change(|ledger| ledger.queue("msg-1", "go"));
-    let (mut client, _shutdown) = world.client();
-    let mut stream = client.stream_events(as_ada(stream_from(0))).await.unwrap().into_inner();
-    let mut seen = 0;
-    for round in 0.. {
-        assert!(round < 200, "the reader was never told");
-        // More comes than is read, always: the buffer stays full for longer than a reader may let it.
-        world.lifecycle.change(|ledger| (0..10).for_each(|_| ledger.write(note("x".repeat(100_000)))));
-        match timeout(DEADLINE, stream.next()).await.unwrap().expect("the stream says why it ends").unwrap().item {
-            Some(Item::Event(event)) => {
-                assert_eq!(event.sequence, seen + 1);
-                seen = event.sequence;
-            }
-            Some(Item::Lagged(lagged)) => {
-                assert_eq!(lagged.after_sequence, seen);
-                break;
-            }
-            Some(Item::KeepAlive(_)) | None => {}
-        }
-    }
-    assert!(stream.next().await.is_none());
-    assert!(seen < world.lifecycle.see(|ledger| ledger.last()));
-}
-
-#[tokio::test]
 async fn a_credential_that_ran_out_asks_the_reader_to_come_back() {
     let mut world = World::new(NOBODY).await;
     world.config.streams.poll = Duration::from_millis(50);
