@@ -201,6 +201,25 @@ async fn a_client_that_leaves_cancels_the_upstream() {
 }
 
 #[tokio::test]
+async fn shutdown_ends_streams_with_a_reason() {
+    let gateway = gateway().await;
+    let mut client = SessionServiceClient::new(gateway.channel().await);
+    let request = signed(StreamEventsRequest { run_id: "keeps".into(), after_sequence: 0 });
+    let mut events = client.stream_events(request).await.unwrap().into_inner();
+    events.message().await.unwrap();
+    gateway.shutdown.cancel();
+    let status = loop {
+        match events.message().await {
+            Ok(item) => assert!(item.is_some(), "ended without a status"),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!((status.code(), reason(&status).unwrap().as_str()), (Code::Unavailable, "GATEWAY_STOPPING"));
+    tokio::time::timeout(Duration::from_secs(10), gateway.task).await.expect("the gateway ends").unwrap();
+    gateway.recorder.cancelled(1).await;
+}
+
+#[tokio::test]
 async fn messages_have_a_limit_in_both_directions() {
     let gateway = gateway_with(|config| config.limits.max_message_bytes = 1000).await;
     let mut client = RunServiceClient::new(gateway.channel().await);

@@ -56,6 +56,28 @@ async fn raw_http2_gets_headers_data_and_trailers() {
     driver.abort();
 }
 
+/// As headers and an empty data frame, gRPC's C core takes it for a broken stream.
+#[tokio::test]
+async fn an_error_without_messages_is_one_header_block() {
+    let gateway = gateway().await;
+    let stream = tokio::net::TcpStream::connect(gateway.addr).await.unwrap();
+    let (client, connection) = h2::client::handshake(stream).await.unwrap();
+    let driver = tokio::spawn(connection);
+    let mut client = client.ready().await.unwrap();
+    for (credential, code) in [(KEY, "5"), ("foreign", "16")] {
+        let request = Request::post(gateway.url("/berth.lifecycle.v1.RunService/GetRun"))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .header("authorization", format!("Bearer {credential}"));
+        let (answer, mut body) = client.send_request(request.body(()).unwrap(), false).unwrap();
+        body.send_data(frame(&pb::GetRunRequest { run_id: "missing".into() }).into(), true).unwrap();
+        let answer = answer.await.unwrap();
+        assert_eq!(answer.headers()["grpc-status"], code);
+        assert!(answer.body().is_end_stream(), "{code}");
+    }
+    driver.abort();
+}
+
 #[tokio::test]
 async fn grpc_web_works_over_http1_and_from_an_allowed_origin() {
     let origin = "https://app.example";
