@@ -1,4 +1,4 @@
-//! Explores the model outside of the test run: `cargo run -p berth-domain --example model -- [--full] [--switches]`.
+//! Explores the model outside of the test run: `cargo run -p berth-domain --example model -- [--full [--minutes N]] [--switches]`.
 
 #[path = "../tests/domain/model/mod.rs"]
 mod model;
@@ -22,14 +22,18 @@ fn main() {
         return;
     }
     let full = asked("--full");
-    let patience = Duration::from_secs(if full { 7200 } else { 60 });
+    let patience = Duration::from_secs(60 * minutes());
     let chosen = if full { setups::full() } else { setups::bounded() };
     let mut states = 0;
     for setup in chosen {
-        let name = setup.name;
         let found = setup.explore(patience);
         states += found.states;
-        print(name, found);
+        let whole = if setup.states == 0 && found.seconds < patience.as_secs_f32() {
+            "all of "
+        } else {
+            "the shortest histories of "
+        };
+        print(&format!("{whole}{}", setup.name), found);
     }
     println!("{states} states in all");
 }
@@ -40,4 +44,10 @@ fn print(name: &str, found: Found) {
         println!("  violated: {property}");
         steps.iter().for_each(|step| println!("    {step}"));
     }
+}
+
+/// How long one exploration may take; 60 unless told.
+fn minutes() -> u64 {
+    let told = std::env::args().skip_while(|argument| argument != "--minutes").nth(1);
+    told.and_then(|number| number.parse().ok()).unwrap_or(60)
 }

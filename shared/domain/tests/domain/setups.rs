@@ -78,7 +78,7 @@ pub(crate) const SESSION_RECREATE: Setup =
 
 /// What the test run explores: all short histories, with fewer faults where there are many.
 pub(crate) fn bounded() -> Vec<Setup> {
-    let short = |setup: Setup| Setup { faults: 1, states: 12_000, ..setup };
+    let short = |setup: Setup| Setup { faults: 1, states: 20_000, ..setup };
     let two = Setup { faults: 2, ..LEASE };
     vec![two, short(RECREATE), BLIND, short(SESSION), short(CONVERSATION), short(SESSION_RECREATE)]
 }

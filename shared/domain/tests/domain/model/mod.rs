@@ -147,7 +147,7 @@ impl Model for Machine {
             }),
             Property::always("rows agree", |_, world: &World| world.rows_agree()),
             Property::always("nothing wrong was done", |_, world: &World| world.wrong.is_none()),
-            Property::always("everything ends", |machine, world| drain::ends(machine, world)),
+            Property::always("everything ends", drain::ends),
         ]
     }
 }

@@ -128,14 +128,11 @@ fn prepare(rules: &Rules, rows: &mut Aggregate, trigger: &Trigger) -> Trigger {
                 claim.claimed_at = NOW;
             }
         }
-        Trigger::Session(event) if !rules.launch_fence => {
-            if let SessionTrigger::End { launch }
+        Trigger::Session(
+            SessionTrigger::End { launch }
             | SessionTrigger::SignOfLife { launch, .. }
-            | SessionTrigger::Accepted { launch, .. } = event
-            {
-                *launch = rows.session.launch;
-            }
-        }
+            | SessionTrigger::Accepted { launch, .. },
+        ) if !rules.launch_fence => *launch = rows.session.launch,
         _ => {}
     }
     trigger
