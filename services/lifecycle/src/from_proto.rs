@@ -199,3 +199,43 @@ fn text(failure: &proto::ProviderFailure) -> String {
 fn mismatch() -> Error {
     Error::invalid("outcome", "OUTCOME_MISMATCH", "the outcome does not answer the claimed action")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(class: Class, reason: &str) -> proto::ProviderFailure {
+        proto::ProviderFailure { class: class.into(), reason: reason.to_owned(), message: "text".to_owned() }
+    }
+
+    #[test]
+    fn case_d06_no_reported_failure_reads_as_absence() {
+        let classes = [
+            Class::Unspecified,
+            Class::Transient,
+            Class::Permanent,
+            Class::CredentialsMissing,
+            Class::ScopeChanged,
+            Class::IdentityDiffers,
+        ];
+        for class in classes {
+            for reason in FailureClass::ALL.iter().map(|class| class.as_str()).chain(["", "whatever"]) {
+                let read = failure_class(&failed(class, reason));
+                assert_ne!(read, FailureClass::Absent, "{class:?} {reason}");
+                assert_eq!(read.is_transient(), class == Class::Transient, "{class:?} {reason}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_reason_stays_readable() {
+        let error = proto::Error { reason: "VENDOR_ODDITY".to_owned(), message: "seen once".to_owned() };
+        let (reason, text) = run_failure(&error, FailureReason::ModelError);
+        assert_eq!((reason, text.as_str()), (FailureReason::ModelError, "VENDOR_ODDITY: seen once"));
+        assert_eq!(text_of_long().len(), MAX_TEXT_BYTES - 1, "cut at a character's border");
+    }
+
+    fn text_of_long() -> String {
+        cut(&format!("{}é", "x".repeat(MAX_TEXT_BYTES - 1)), MAX_TEXT_BYTES)
+    }
+}

@@ -84,6 +84,7 @@ fn decide(loaded: &Loaded, lives: &Lives) -> Result<Decision<()>, Error> {
     loaded.apply(&mut changes, &Trigger::Tick)?;
     if changes.next.is_none() {
         // Nothing was due after all: written again so that the moment of the next look is.
+        tracing::debug!(run_id = %loaded.run_id(), "a look that changed nothing");
         changes.next = Some(Box::new(loaded.aggregate.clone()));
     }
     Ok(Decision::changed((), changes))

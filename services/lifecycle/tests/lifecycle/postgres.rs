@@ -1,13 +1,13 @@
-//! A real Postgres for the tests: one throw-away cluster per test process, one database per test. `BERTH_TEST_POSTGRES_URL`
-//! names a server to use instead.
+//! A real Postgres for the tests: one throw-away cluster for all test processes, one database per test.
+//! `BERTH_TEST_POSTGRES_URL` names a server to use instead.
 
 use std::{
     fs,
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     os::unix::fs::chown,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::{OnceLock, mpsc},
+    sync::OnceLock,
     time::{Duration, Instant},
 };
 
@@ -16,7 +16,6 @@ use sqlx::{Connection as _, Executor as _, PgConnection};
 /// An account that is not root: Postgres refuses to run as root.
 const NOBODY: u32 = 65534;
 const START_WITHIN: Duration = Duration::from_secs(60);
-const PREFIX: &str = "berth-test-postgres-";
 
 /// The URL of a fresh, empty database.
 pub(crate) async fn database() -> String {
@@ -50,84 +49,83 @@ async fn connect(url: &str) -> PgConnection {
     }
 }
 
-/// Makes a cluster in a temporary folder and starts it; it dies with this process.
+/// Finds or starts the server that all test processes of this machine share. It ends by itself, soon after the last of them.
 fn start() -> String {
-    remove_leftovers();
-    let folder = std::env::temp_dir().join(format!("{PREFIX}{}", std::process::id()));
+    let initdb = installed("initdb");
+    let version = initdb.iter().rev().nth(2).and_then(|part| part.to_str()).unwrap_or("any").to_owned();
+    let folder = std::env::temp_dir().join(format!("berth-test-postgres-{version}"));
     fs::create_dir_all(&folder).expect("temporary folder");
     if as_root() {
         chown(&folder, Some(NOBODY), Some(NOBODY)).expect("folder for postgres");
     }
-    let data = folder.join("data");
-    let copied = command(Path::new("cp"), &folder).arg("-r").arg(template()).arg(&data).output().expect("cp");
-    assert!(copied.status.success(), "cp: {}", String::from_utf8_lossy(&copied.stderr));
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port();
-    run(&folder, &data, port);
+    // Whoever starts or ends the server holds this one.
+    let change = lock_file(&folder.join("change.lock"));
+    change.lock().expect("lock");
+    // Everyone who uses it shares this one, until the process ends.
+    let users = lock_file(&folder.join("users.lock"));
+    users.lock_shared().expect("lock");
+    std::mem::forget(users);
+    let port = fs::read_to_string(folder.join("port")).ok().and_then(|port| port.trim().parse().ok());
+    let port = port.filter(|port: &u16| TcpStream::connect(("127.0.0.1", *port)).is_ok());
+    let port = port.unwrap_or_else(|| start_server(&initdb, &folder));
     format!("postgres://postgres@127.0.0.1:{port}")
 }
 
-/// An initialised cluster, made once per machine: initdb takes seconds, a copy does not.
-fn template() -> PathBuf {
-    let initdb = installed("initdb");
-    let version = initdb.iter().rev().nth(2).and_then(|part| part.to_str()).unwrap_or("any").to_owned();
-    let folder = std::env::temp_dir().join(format!("berth-test-template-{version}"));
-    fs::create_dir_all(&folder).expect("temporary folder");
+fn lock_file(path: &Path) -> fs::File {
+    let file = fs::OpenOptions::new().create(true).truncate(false).write(true).open(path).expect("lock file");
     if as_root() {
-        chown(&folder, Some(NOBODY), Some(NOBODY)).expect("folder for postgres");
+        chown(path, Some(NOBODY), Some(NOBODY)).expect("lock file for postgres");
     }
-    let lock = fs::File::create(folder.join("lock")).expect("lock file");
-    lock.lock().expect("lock");
-    let done = folder.join("done");
-    if !done.exists() {
-        let _ = fs::remove_dir_all(folder.join("data"));
-        let made = command(&initdb, &folder)
-            .args(["--no-sync", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C"])
-            .args(["--wal-segsize=1", "-D", "data"])
-            .output()
-            .expect("initdb is installed");
-        assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
-        fs::write(done, "").expect("mark");
-    }
-    folder.join("data")
+    file
 }
 
-/// The server is told to end when the thread that started it does, so that thread never does before the process.
-fn run(folder: &Path, data: &Path, port: u16) {
-    let mut server = command(&installed("postgres"), folder);
-    server.arg("-D").arg(data).args(["-h", "127.0.0.1", "-p", &port.to_string(), "-F"]);
-    for setting in [
-        "unix_socket_directories=",
-        "max_connections=200",
-        "min_wal_size=2MB",
-        "max_wal_size=64MB",
-        "shared_buffers=32MB",
-        "logging_collector=off",
-    ] {
-        server.args(["-c", setting]);
+/// A fresh cluster every time: nothing of earlier tests is left in it.
+fn start_server(initdb: &Path, folder: &Path) -> u16 {
+    let _ = fs::remove_dir_all(folder.join("data"));
+    let made = as_ordinary_user(folder)
+        .arg(initdb)
+        .args(["--no-sync", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C", "-D", "data"])
+        .output()
+        .expect("initdb is installed");
+    assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port();
+    let server = as_ordinary_user(folder)
+        .args(["setsid", "sh", "-c", SUPERVISE, "supervise"])
+        .arg(installed("postgres"))
+        .arg(port.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    drop(server.expect("postgres is installed"));
+    let until = Instant::now() + START_WITHIN;
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(Instant::now() < until, "postgres does not start; see {}", folder.join("log").display());
+        std::thread::sleep(Duration::from_millis(20));
     }
-    let log = fs::File::create(folder.join("log")).expect("log file");
-    server.stdout(Stdio::null()).stderr(log);
-    let (started, wait) = mpsc::channel();
-    std::thread::Builder::new()
-        .name("postgres-parent".to_owned())
-        .spawn(move || {
-            let mut child = server.spawn().expect("postgres is installed");
-            started.send(()).expect("the test waits");
-            let status = child.wait();
-            eprintln!("postgres ended: {status:?}");
-        })
-        .expect("thread");
-    wait.recv().expect("postgres was started");
+    fs::write(folder.join("port"), port.to_string()).expect("port file");
+    port
 }
 
-/// Runs as an ordinary user, and not longer than the thread that starts it.
-fn command(program: &Path, folder: &Path) -> Command {
-    let mut command = Command::new("setpriv");
+/// Runs the server in the current folder and ends it when no test process has used it for a moment. Holding the change lock
+/// while it looks keeps a new user from finding a server that is about to end.
+const SUPERVISE: &str = r#"
+"$1" -D data -h 127.0.0.1 -p "$2" -F -c unix_socket_directories= -c max_connections=400 -c shared_buffers=64MB \
+    -c max_wal_size=256MB > log 2>&1 &
+server=$!
+while sleep 5 && kill -0 $server 2> /dev/null; do
+    flock change.lock sh -c 'flock -n -x users.lock true && rm -f port' && { kill -INT $server; break; }
+done
+wait $server
+"#;
+
+/// A command line that begins with whatever it takes not to be root.
+fn as_ordinary_user(folder: &Path) -> Command {
+    let mut command = Command::new(if as_root() { "setpriv" } else { "env" });
     command.current_dir(folder).env("LC_ALL", "C");
     if as_root() {
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
     }
-    command.args(["--pdeathsig", "QUIT"]).arg(program);
     command
 }
 
@@ -143,15 +141,4 @@ fn installed(program: &str) -> PathBuf {
 fn as_root() -> bool {
     use std::os::unix::fs::MetadataExt as _;
     fs::metadata("/proc/self").map(|own| own.uid() == 0).unwrap_or(false)
-}
-
-/// Folders of test processes that are no more.
-fn remove_leftovers() {
-    for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };
-        if pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists() {
-            let _ = fs::remove_dir_all(entry.path());
-        }
-    }
 }

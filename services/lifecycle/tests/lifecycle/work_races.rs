@@ -75,15 +75,15 @@ async fn fifty_cancels_race_the_report_of_the_create(d: &Deployment) {
     assert_eq!(d.receipts(&run.run_id).await.receipts.len(), 1);
 }
 
-/// Twenty runs, four brokers, four drivers, some cancelled on the way: every one ends, every sandbox has its receipt.
+/// Twelve runs, three brokers, three drivers, some cancelled on the way: every one ends, every sandbox has its receipt.
 async fn many_runs_pass_through_many_workers(d: &Deployment) {
     let mut runs = Vec::new();
-    for _ in 0..20 {
+    for _ in 0..12 {
         runs.push(d.create().await.run_id);
     }
     let stop = tokio_util::sync::CancellationToken::new();
-    let brokers = join_all((0..4).map(|n| broker_loop(d, n, &stop)));
-    let drivers = join_all((0..4).map(|n| driver_loop(d, n, &stop)));
+    let brokers = join_all((0..3).map(|n| broker_loop(d, n, &stop)));
+    let drivers = join_all((0..3).map(|n| driver_loop(d, n, &stop)));
     let clients = async {
         let cancelled = runs.iter().step_by(4).map(|run_id| d.cancel(run_id));
         for outcome in join_all(cancelled).await {
