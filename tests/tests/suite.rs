@@ -2,6 +2,7 @@
 
 mod suite {
     mod bad_input;
+    mod coverage;
     mod crash;
     mod deletion;
     mod main_job;
@@ -9,4 +10,5 @@ mod suite {
     mod steering;
     mod streams;
     mod tidy;
+    mod traces;
 }

@@ -179,7 +179,10 @@ fn lifecycle_config(
             ("sandbox-broker".to_owned(), keys.broker.clone()),
             ("sessions".to_owned(), keys.sessions.clone()),
         ]),
-        model_host: url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}")),
+        model_host: match url.port().or_else(|| (url.scheme() == "http").then_some(80)) {
+            Some(port) => format!("{host}:{port}"),
+            None => host.to_owned(),
+        },
         allow_private_repos: settings.allow_private_repos,
         providers: vec![ProviderTraits {
             provider: "local".to_owned(),

@@ -4,7 +4,7 @@
 //!
 //! Must not live here: what the subject may do (see `policy`), except that RPCs for services need a service's key.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use berth_domain::{
     caller::{AuthMethod, Caller},
@@ -32,6 +32,10 @@ const MAX_CREDENTIAL_LEN: usize = 4096;
 /// Actions a service may ask for on behalf of a caller where the RPC's name is another: (action, RPC).
 const ACTIONS_ON_BEHALF: [(&str, &str); 3] =
     [("StreamEvents", "Read"), ("ListEvents", "Read"), ("SendMessage", "QueueMessage")];
+
+/// How long after an assertion's time a stream that was opened with it may go on reading. Its credential is looked at with
+/// every read, so a revocation ends the stream at once.
+const STREAM_GRACE: Duration = Duration::from_secs(24 * 3600);
 
 /// A verified call: the proof that an operation asks for. Made here only.
 #[derive(Clone, Debug)]
@@ -124,11 +128,14 @@ impl Authenticator {
         let (subject, action) = if !access.services.is_empty() {
             let service = service_peer(&peer, access)?;
             if access.action == "CheckAccess" {
-                on_behalf_of = Some(self.forwarded(metadata, access).await?);
+                on_behalf_of = Some(self.forwarded(metadata, access, Duration::ZERO).await?);
             }
             (Subject::Service(service), access.action.clone())
-        } else if let Holder::Service(_) = peer.holder {
-            (Subject::Caller(self.forwarded(metadata, access).await?), action_on_behalf(metadata, access))
+        } else if let Holder::Service(service) = &peer.holder {
+            let action = action_on_behalf(metadata, access);
+            let streams = service == Service::Sessions.as_str() && action == "StreamEvents";
+            let grace = if streams { STREAM_GRACE } else { Duration::ZERO };
+            (Subject::Caller(self.forwarded(metadata, access, grace).await?), action)
         } else {
             let caller = caller(&peer, AuthMethod::ApiKey, tenant_header(metadata)?, &access.action)?;
             (Subject::Caller(caller), access.action.clone())
@@ -161,12 +168,12 @@ impl Authenticator {
         self.credential(key).await
     }
 
-    async fn forwarded(&self, metadata: &MetadataMap, access: &Access) -> Result<Caller, Error> {
+    async fn forwarded(&self, metadata: &MetadataMap, access: &Access, grace: Duration) -> Result<Caller, Error> {
         let value = metadata.get(metadata::CALLER).ok_or_else(credential_missing)?;
         let value = value.to_str().map_err(|_| credential_invalid())?;
         let tenant = tenant_header(metadata)?;
         match value.split_once(' ') {
-            Some(("assertion", token)) => self.caller_by_assertion(token, tenant, &access.action).await,
+            Some(("assertion", token)) => self.caller_by_assertion(token, tenant, &access.action, grace).await,
             Some(("bearer", key)) => self.caller_by_key(key, tenant, &access.action).await,
             Some(_) | None => Err(credential_invalid()),
         }
@@ -174,15 +181,21 @@ impl Authenticator {
 
     /// Signature by a registered gateway key, audience, time; then the credential it was made from must still hold and
     /// still belong to that tenant and principal. The role is the credential's: the assertion cannot raise it.
-    async fn caller_by_assertion(&self, token: &str, tenant: Option<&str>, action: &str) -> Result<Caller, Error> {
+    async fn caller_by_assertion(
+        &self,
+        token: &str,
+        tenant: Option<&str>,
+        action: &str,
+        grace: Duration,
+    ) -> Result<Caller, Error> {
         let key_id = assertion::key_id(token).ok_or_else(credential_invalid)?;
         let (public_key, now) = self.store.assertion_key(&key_id).await?.ok_or_else(credential_invalid)?;
         let audience = self.store.deployment().to_string();
-        let claims =
-            assertion::verify(token, &public_key, &audience, now.0.div_euclid(1_000_000)).map_err(|refused| {
-                tracing::debug!(%refused, "assertion refused");
-                credential_invalid()
-            })?;
+        let now_s = now.0.div_euclid(1_000_000);
+        let claims = assertion::verify_within(token, &public_key, &audience, now_s, grace).map_err(|refused| {
+            tracing::debug!(%refused, "assertion refused");
+            credential_invalid()
+        })?;
         let credential = self.store.credential_by_id(&claims.credential).await?.ok_or_else(credential_invalid)?;
         let caller = caller(&credential, AuthMethod::Assertion, tenant, action)?;
         if caller.tenant.as_str() != claims.tenant || caller.principal.as_str() != claims.principal {

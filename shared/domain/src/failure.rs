@@ -178,6 +178,14 @@ names! {
         RepoUnreachable = "REPO_UNREACHABLE",
         /// The repository refused our credential.
         RepoAuthRefused = "REPO_AUTH_REFUSED",
+        /// The server knows no such repository.
+        RepoNotFound = "REPO_NOT_FOUND",
+        /// git clone took too long.
+        CloneTimeout = "CLONE_TIMEOUT",
+        /// The requested folder cannot be the work folder.
+        WorkdirRefused = "WORKDIR_REFUSED",
+        /// A secret is stored but could not be read.
+        SecretUnavailable = "SECRET_UNAVAILABLE",
         /// The repository's address is not allowed.
         RepoAddressRefused = "REPO_ADDRESS_REFUSED",
         /// The agent could not be started.
@@ -204,6 +212,8 @@ names! {
         CollectFailed = "COLLECT_FAILED",
         /// The push of the result branch was refused.
         PushRefused = "PUSH_REFUSED",
+        /// The push of the result branch took too long.
+        PushTimeout = "PUSH_TIMEOUT",
         /// The conversation was reset.
         Reset = "RESET",
         /// The run was cancelled.

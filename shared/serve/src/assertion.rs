@@ -74,6 +74,20 @@ pub fn key_id(token: &str) -> Option<String> {
 /// # Errors
 /// `Refused` says which check failed; callers answer all alike.
 pub fn verify(token: &str, public_key: &[u8; 32], audience: &str, now_s: i64) -> Result<Claims, Refused> {
+    verify_within(token, public_key, audience, now_s, Duration::ZERO)
+}
+
+/// The same for a token whose time may have ended up to `grace` ago: for a stream that goes on after it was opened in time.
+///
+/// # Errors
+/// See [`verify`].
+pub fn verify_within(
+    token: &str,
+    public_key: &[u8; 32],
+    audience: &str,
+    now_s: i64,
+    grace: Duration,
+) -> Result<Claims, Refused> {
     let (claims, body, signature) = parse(token).ok_or(Refused::Invalid)?;
     let key = VerifyingKey::from_bytes(public_key).map_err(|_| Refused::Invalid)?;
     key.verify_strict(body.as_bytes(), &signature).map_err(|_| Refused::Invalid)?;
@@ -81,7 +95,9 @@ pub fn verify(token: &str, public_key: &[u8; 32], audience: &str, now_s: i64) ->
         return Err(Refused::Audience);
     }
     let lifetime = LIFETIME.as_secs() as i64;
-    let in_time = claims.iat <= now_s + SKEW_S && now_s <= claims.exp + SKEW_S && claims.exp - claims.iat <= lifetime;
+    let end = claims.exp.saturating_add(SKEW_S).saturating_add(grace.as_secs() as i64);
+    let short = claims.exp.saturating_sub(claims.iat) <= lifetime;
+    let in_time = claims.iat <= now_s + SKEW_S && now_s <= end && short;
     if in_time { Ok(claims) } else { Err(Refused::Expired) }
 }
 
@@ -121,6 +137,9 @@ mod tests {
         assert_eq!(verify(&token, &public, "other", 1030), Err(Refused::Audience));
         assert_eq!(verify(&token, &public, "dep", 1066), Err(Refused::Expired));
         assert_eq!(verify(&token, &public, "dep", 990), Err(Refused::Expired));
+        let grace = Duration::from_secs(100);
+        assert_eq!(verify_within(&token, &public, "dep", 1160, grace), Ok(claims()));
+        assert_eq!(verify_within(&token, &public, "dep", 1166, grace), Err(Refused::Expired));
         let foreign = generate().verifying_key().to_bytes();
         assert_eq!(verify(&token, &foreign, "dep", 1030), Err(Refused::Invalid));
         let forged = mint(&key, &Claims { tenant: "other".into(), ..claims() });

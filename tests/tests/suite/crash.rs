@@ -56,6 +56,25 @@ async fn kill_at_random_moments() {
     }
 }
 
+#[tokio::test]
+async fn case_d09_kill_while_deleting() {
+    let seeds = if env::var_os("BERTH_TEST_FULL").is_some() { 100 } else { 3 };
+    let world = World::demo().await;
+    let mut server = world.server().await;
+    for seed in 0..seeds {
+        let mut random = StdRng::seed_from_u64(seed);
+        let api = server.api();
+        let run_id = api.create(demo_body(&world.repo_url())).await;
+        api.wait_for(&run_id, &["COMPLETED"]).await;
+        api.delete(&run_id).await.ok();
+        tokio::time::sleep(Duration::from_micros(random.random_range(0..120_000))).await;
+        server.kill();
+        server.start_again().await;
+        server.api().wait_deleted(&run_id).await;
+        assert!(server.sandboxes().is_empty(), "seed {seed} left {:?}", server.sandboxes());
+    }
+}
+
 async fn undisturbed(server: &Server, world: &World) -> usize {
     let api = server.api();
     let run_id = api.create(demo_body(&world.repo_url())).await;

@@ -6,11 +6,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-fn root() -> PathBuf {
+pub(super) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-fn rust_files() -> Vec<(String, String)> {
+pub(super) fn rust_files() -> Vec<(String, String)> {
     let mut files = Vec::new();
     for top in ["shared", "services", "tests"] {
         collect(&root().join(top), &mut files);

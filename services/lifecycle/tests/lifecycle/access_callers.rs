@@ -102,6 +102,26 @@ async fn an_assertion_is_good_only_as_it_was_minted(deployment: &Deployment) {
     assert_eq!(refusal(pass(deployment, "gateway", &run_id, &bearer(&member)).await).1, "CREDENTIAL_INVALID");
 }
 
+/// A stream that was opened in time reads on, by sessions only, and only while its credential holds.
+async fn an_open_stream_outlives_its_assertion_but_not_its_credential(deployment: &Deployment) {
+    let run_id = deployment.create().await.run_id;
+    let (key_id, member) = deployment.new_key("default", "member").await;
+    let gateway = Gateway::start(deployment, member.expose_secret()).await;
+    let old = Claims { iat: gateway.claims.iat - 7200, exp: gateway.claims.exp - 7200, ..gateway.claims.clone() };
+    let caller = format!("assertion {}", assertion::mint(&gateway.key, &old));
+    let read = async |service: &str, action: &str| {
+        let request = proto::ReadRequest { run_id: run_id.clone(), ..Default::default() };
+        let request = with(request, &[("x-berth-caller", &caller), ("x-berth-action", action)]);
+        deployment.log_as(&deployment.service_keys[service]).read(request).await
+    };
+    read("sessions", "StreamEvents").await.expect("the stream reads on");
+    for (service, action) in [("sessions", "ListEvents"), ("sessions", "Read"), ("sandbox-broker", "StreamEvents")] {
+        assert_eq!(refusal(read(service, action).await).1, "CREDENTIAL_INVALID", "{service} {action}");
+    }
+    deployment.keys_as(&deployment.admin_key).revoke_key(proto::RevokeKeyRequest { key_id }).await.unwrap();
+    assert_eq!(refusal(read("sessions", "StreamEvents").await).1, "CREDENTIAL_INVALID");
+}
+
 async fn gateways_register_sound_keys_under_their_own_ids(deployment: &Deployment) {
     let mut identity = deployment.identity("gateway");
     let mut register = async |key_id: &str, public_key: Vec<u8>| {
@@ -198,6 +218,7 @@ async fn check_access_decides_what_reads_no_row(deployment: &Deployment) {
 
 on_both_engines!(
     an_assertion_is_good_only_as_it_was_minted,
+    an_open_stream_outlives_its_assertion_but_not_its_credential,
     gateways_register_sound_keys_under_their_own_ids,
     a_credential_acts_for_its_own_tenant_only,
     the_action_asked_for_is_the_one_decided,

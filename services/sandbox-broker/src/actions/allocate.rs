@@ -28,7 +28,7 @@ pub(super) async fn allocate(context: &Context, task: &Task, claim: &Claim, unti
     };
 
     if task.attempt > 1 || task.in_doubt {
-        match adopt(context, provider.as_ref(), task).await {
+        match adopt(context, provider.as_ref(), task, &spec).await {
             Ok(Some(outcome)) => return outcome,
             Ok(None) => {}
             Err(failure) => return unknown(failure),
@@ -69,7 +69,12 @@ fn create_spec(context: &Context, task: &Task) -> Result<CreateSpec, ProviderFai
 }
 
 /// What an earlier attempt made, if it can still be used; what cannot is removed.
-async fn adopt(context: &Context, provider: &dyn Provider, task: &Task) -> Result<Option<Outcome>, ProviderFailure> {
+async fn adopt(
+    context: &Context,
+    provider: &dyn Provider,
+    task: &Task,
+    spec: &CreateSpec,
+) -> Result<Option<Outcome>, ProviderFailure> {
     let Some(lookup) = provider.lookup() else { return Ok(None) };
     let observe = context.timeouts.observe;
     let found = timeout(observe, lookup.find_by_lease(&task.key))
@@ -79,7 +84,13 @@ async fn adopt(context: &Context, provider: &dyn Provider, task: &Task) -> Resul
     let seen =
         timeout(observe, provider.observe(&identity)).await.map_err(|_| ProviderFailure::timeout("the look"))??;
     match seen.state {
-        ObservedState::Running | ObservedState::Paused => Ok(Some(Outcome::Adopted(identity))),
+        ObservedState::Running | ObservedState::Paused => {
+            if let Some(egress) = provider.egress() {
+                let bound = timeout(observe, egress.bind(&task.key, &spec.egress)).await;
+                bound.map_err(|_| ProviderFailure::timeout("opening the way out"))??;
+            }
+            Ok(Some(Outcome::Adopted(identity)))
+        }
         ObservedState::Absent => Ok(None),
         ObservedState::Ended => {
             let destroy = provider.destroy(Some(&identity), &task.key);

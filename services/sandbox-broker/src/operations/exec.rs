@@ -167,7 +167,7 @@ fn follow(
                 Err(_) => {
                     // Dropping the process is what kills the group.
                     drop(process);
-                    let exit = ExitReport { code: -1, signal: 9, timed_out: true, out_of_memory: false };
+                    let exit = ExitReport { code: -1, signal: 9, timed_out: true };
                     yield Ok(response(ended(exit, dropped, began.elapsed())));
                     return;
                 }
@@ -189,7 +189,6 @@ fn ended(exit: ExitReport, dropped_bytes: i64, took: Duration) -> api::exec_resp
         code: exit.code,
         signal: exit.signal,
         timed_out: exit.timed_out,
-        out_of_memory: exit.out_of_memory,
         dropped_bytes,
         duration: Some(duration_to_proto(took)),
     })

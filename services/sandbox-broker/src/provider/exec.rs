@@ -36,8 +36,6 @@ pub struct ExitReport {
     pub code: i32,
     /// Signal number; 0 when none.
     pub signal: i32,
-    /// The sandbox's memory limit ended it.
-    pub out_of_memory: bool,
     /// The sandbox's own clock ended it.
     pub timed_out: bool,
 }

@@ -174,6 +174,10 @@ pub trait Exec: Send + Sync {
 /// See [`Provider::egress`].
 #[async_trait]
 pub trait Egress: Send + Sync {
+    /// Opens the way out of a sandbox by these rules, in place of any before. A create does so itself; one that was cut may
+    /// have left a sandbox without.
+    async fn bind(&self, key: &str, rules: &BTreeSet<EgressRule>) -> Result<(), ProviderFailure>;
+
     /// Takes up the rules of sandboxes that outlived an earlier broker process; returns their keys.
     async fn rebind_survivors(&self) -> Result<Vec<String>, ProviderFailure>;
 }

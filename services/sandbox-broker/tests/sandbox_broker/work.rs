@@ -61,6 +61,23 @@ async fn case_l06_claimed_twice_with_one_key_there_is_one_sandbox() {
 }
 
 #[tokio::test]
+async fn case_l06_a_sandbox_left_by_a_cut_create_gets_its_way_out() {
+    let server = GitServer::public().await;
+    let mut world = World::new().await;
+    world.allocate(&lease(&server.url())).await;
+    let (folder, fake) = world.stop().await;
+    // The first broker died after the sandbox was made and before the rules were kept.
+    std::fs::remove_file(folder.path().join("sandboxes/.egress").join(format!("{KEY}.json"))).unwrap();
+    let mut world = World::with(folder, fake, |config| config.allow_private_repos = true).await;
+    let again = pb::LeaseWork { attempt: 2, in_doubt: true, ..lease(&server.url()) };
+    let Outcome::Adopted(adopted) = world.done(Action::Allocate, again).await else { panic!("not adopted") };
+    let bootstrap = pb::LeaseWork { identity: adopted.identity, ..lease(&server.url()) };
+    let outcome = world.done(Action::Bootstrap, bootstrap).await;
+    assert!(matches!(outcome, Outcome::Bootstrapped(_)), "{outcome:?}");
+    world.finish().await;
+}
+
+#[tokio::test]
 async fn case_l06_an_attempt_that_made_nothing_is_made_good() {
     let mut world = World::new().await;
     let again = pb::LeaseWork { attempt: 2, in_doubt: true, ..lease("") };

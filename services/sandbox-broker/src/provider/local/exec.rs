@@ -75,12 +75,7 @@ async fn carry(mut handle: ExecHandle, input: Bytes, sink: ProcessSink) {
 }
 
 fn report(exit: Exit) -> ExitReport {
-    ExitReport {
-        code: exit.code.unwrap_or(-1),
-        signal: exit.signal.unwrap_or(0),
-        out_of_memory: false,
-        timed_out: exit.timed_out,
-    }
+    ExitReport { code: exit.code.unwrap_or(-1), signal: exit.signal.unwrap_or(0), timed_out: exit.timed_out }
 }
 
 fn exec_error(error: &SandboxError) -> ExecError {

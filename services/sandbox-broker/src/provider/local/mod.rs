@@ -215,12 +215,7 @@ impl Local {
         }
     }
 
-    /// Opens the way out and remembers the rules beside the sandboxes, so that a later process opens the same.
-    async fn bind(&self, key: &str, rules: &BTreeSet<EgressRule>) -> Result<(), ProviderFailure> {
-        self.inner.rules.write(key, rules).await?;
-        self.open_way_out(key, rules).await
-    }
-
+    /// Opens the way out. The rules are kept beside the sandboxes, so that a later process opens the same.
     async fn open_way_out(&self, key: &str, rules: &BTreeSet<EgressRule>) -> Result<(), ProviderFailure> {
         let rule = |rule: &EgressRule| berth_sandbox::EgressRule {
             host: rule.host.clone(),
@@ -324,6 +319,11 @@ impl Lookup for Local {
 
 #[async_trait]
 impl Egress for Local {
+    async fn bind(&self, key: &str, rules: &BTreeSet<EgressRule>) -> Result<(), ProviderFailure> {
+        self.inner.rules.write(key, rules).await?;
+        self.open_way_out(key, rules).await
+    }
+
     async fn rebind_survivors(&self) -> Result<Vec<String>, ProviderFailure> {
         let all = self.inner.sandboxes.list().await.map_err(|error| failure(&error))?;
         let mut keys = Vec::new();
