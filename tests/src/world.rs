@@ -92,6 +92,17 @@ impl World {
         format!("{}/demo.git", self.git_url)
     }
 
+    /// What a ref of the demo repository points at, read from the server's own files.
+    pub fn pushed(&self, reference: &str) -> Option<String> {
+        let output = std::process::Command::new("git")
+            .arg("-C")
+            .arg(self.folder.path().join("repositories/demo.git"))
+            .args(["-c", "safe.directory=*", "show", "--format=%H", &format!("{reference}:calc.sh")])
+            .output()
+            .expect("git runs");
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
     /// The git server, to see what it was asked.
     pub fn git(&self) -> &GitHttp {
         &self.git

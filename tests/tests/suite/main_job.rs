@@ -1,6 +1,6 @@
 //! The walk-through of the main job by HTTP: secrets, create, poll, events, delete, proof.
 
-use berth_tests::World;
+use berth_tests::{ServerOptions, World};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -84,6 +84,38 @@ async fn case_l08_the_sandbox_id_is_shown_before_bootstrap_ends() {
     let run = api.run(&run_id).await.ok();
     assert!(run["sandbox"]["sandbox_id"].as_str().unwrap().starts_with("berth-"));
     assert_eq!(run["sandbox"]["provider"], "local");
+}
+
+#[tokio::test]
+async fn the_main_job_works_on_postgres_too() {
+    let admin_url = std::env::var("BERTH_TEST_POSTGRES_URL").expect("tests/run starts Postgres and says where");
+    let world = World::demo().await;
+    let options = ServerOptions { database_url: Some(admin_url), ..ServerOptions::default() };
+    let server = world.server_with(options).await;
+    let api = server.api();
+    let run_id = api.create(demo_body(&world.repo_url())).await;
+    let run = api.wait_for(&run_id, &["COMPLETED", "FAILED"]).await;
+    assert_eq!(run["state"], "COMPLETED", "{run:#}");
+    api.delete(&run_id).await.ok();
+    api.wait_deleted(&run_id).await;
+    assert!(server.sandboxes().is_empty());
+    assert!(!world.data().join("berth.sqlite").exists());
+}
+
+#[tokio::test]
+async fn the_result_is_pushed_to_the_branch_asked_for() {
+    let token = "ghp_push_token_of_the_test";
+    let world = World::new(berth_emulators::demo::demo_script(), Some(token)).await;
+    let server = world.server().await;
+    let api = server.api();
+    api.put_secret("github_token", token, &[&world.git_host()]).await.ok();
+    let mut body = demo_body(&world.repo_url());
+    body["push_branch"] = json!("berth/fix-divide");
+    let run_id = api.create(body).await;
+    let run = api.wait_for(&run_id, &["COMPLETED", "FAILED"]).await;
+    assert_eq!(run["result"]["pushed_branch"], "berth/fix-divide", "{run:#}");
+    let pushed = world.pushed("berth/fix-divide").expect("the branch is on the server");
+    assert!(pushed.contains("a / b"), "{pushed}");
 }
 
 #[tokio::test]

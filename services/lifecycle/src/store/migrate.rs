@@ -53,6 +53,8 @@ async fn open_sqlite(path: &Path) -> Result<Pools, StoreError> {
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
         .foreign_keys(true)
+        // Content of a DELETED run is overwritten, not only unlinked.
+        .pragma("secure_delete", "ON")
         .busy_timeout(BUSY_TIMEOUT);
     let write = SqlitePoolOptions::new()
         .max_connections(1)
