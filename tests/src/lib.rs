@@ -5,5 +5,5 @@ mod server;
 mod world;
 
 pub use api::{Answer, Api, Sse};
-pub use server::{Server, ServerOptions};
+pub use server::{Server, ServerOptions, berth};
 pub use world::{World, eventually};

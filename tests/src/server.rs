@@ -177,7 +177,7 @@ fn kill_sandboxes_under(data: &Path) {
 }
 
 /// The binary under test lies beside the test's own `deps` folder; `cargo build --workspace` made it.
-fn berth() -> PathBuf {
+pub fn berth() -> PathBuf {
     let test = std::env::current_exe().expect("own path");
     let target = test.parent().and_then(Path::parent).expect("target folder");
     let berth = target.join("berth");

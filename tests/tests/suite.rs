@@ -2,6 +2,7 @@
 
 mod suite {
     mod bad_input;
+    mod commands;
     mod coverage;
     mod crash;
     mod deletion;

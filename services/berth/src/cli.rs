@@ -2,7 +2,8 @@
 
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use anyhow::bail;
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, parser::ValueSource};
 
 use crate::{demo, emulate, keys, serve, settings::Settings};
 
@@ -40,6 +41,32 @@ enum Emulate {
     },
 }
 
+/// Settings that hold a secret: a command line can be read by everyone on the machine.
+const SECRET_ARGUMENTS: [&str; 4] = ["master_key", "api_key", "database_url", "anthropic_api_key"];
+
+/// Reads the command line; secrets are refused there.
+pub(crate) fn parse() -> anyhow::Result<Cli> {
+    let matches = Cli::command().get_matches();
+    refuse_secrets(&matches)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.exit())
+}
+
+fn refuse_secrets(matches: &ArgMatches) -> anyhow::Result<()> {
+    for name in SECRET_ARGUMENTS {
+        let given =
+            matches.try_contains_id(name).is_ok() && matches.value_source(name) == Some(ValueSource::CommandLine);
+        // A SQLite file is no secret.
+        let harmless =
+            name == "database_url" && matches.get_one::<String>(name).is_some_and(|url| url.starts_with("sqlite:"));
+        if given && !harmless {
+            bail!(
+                "a secret on the command line is visible to every user of this machine: give it by environment, file or setting"
+            );
+        }
+    }
+    matches.subcommand().map_or(Ok(()), |(_, inner)| refuse_secrets(inner))
+}
+
 /// Runs the chosen command to its end.
 pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -56,4 +83,21 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     // A blocking read that never ends (a stuck name lookup) must not hold the exit.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_refused_on_the_command_line() {
+        let accepted =
+            |line: &[&str]| refuse_secrets(&Cli::command().try_get_matches_from(line).expect("parses")).is_ok();
+        assert!(accepted(&["berth", "serve", "--listen", "127.0.0.1:1"]));
+        assert!(accepted(&["berth", "serve", "--database-url", "sqlite:x"]));
+        assert!(!accepted(&["berth", "serve", "--database-url", "postgres://u:p@h/d"]));
+        assert!(!accepted(&["berth", "serve", "--master-key", "k"]));
+        assert!(!accepted(&["berth", "serve", "--api-key", "k"]));
+        assert!(!accepted(&["berth", "keys", "--api-key", "k", "list"]));
+    }
 }

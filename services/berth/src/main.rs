@@ -16,7 +16,7 @@ fn main() -> ExitCode {
         berth_sandbox::init::run(std::env::args_os().skip(2));
     }
     rustls::crypto::ring::default_provider().install_default().ok();
-    match cli::run(clap::Parser::parse()) {
+    match cli::parse().and_then(cli::run) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("berth: {error:#}");

@@ -80,7 +80,8 @@ async fn case_l08_the_sandbox_id_is_shown_before_bootstrap_ends() {
     api.wait_for(&run_id, &["COMPLETED"]).await;
     let transitions = api.transitions(&run_id).await;
     let position = |to: &str| transitions.iter().position(|t| t["entity"] == "LEASE" && t["to"] == to);
-    assert!(position("ALLOCATED") < position("READY"));
+    let (allocated, ready) = (position("ALLOCATED").expect("allocated"), position("READY").expect("ready"));
+    assert!(allocated < ready, "the identity is durable before bootstrap ends");
     let run = api.run(&run_id).await.ok();
     assert!(run["sandbox"]["sandbox_id"].as_str().unwrap().starts_with("berth-"));
     assert_eq!(run["sandbox"]["provider"], "local");
