@@ -24,7 +24,7 @@ use secrecy::SecretString;
 
 use crate::{
     keys_file,
-    settings::{Resolved, Settings},
+    settings::{KeySource, Resolved, Settings},
 };
 
 /// The word that makes this program the init of a local sandbox; `main` looks for it first.
@@ -93,6 +93,7 @@ pub(crate) async fn start(settings: Resolved) -> anyhow::Result<Running> {
         filter: settings.log.clone(),
         json: settings.log_json,
     })?;
+    refuse_lost_master_key(&settings)?;
     let admin = keys_file::load(&settings.api_key, &settings.data_dir, "admin.key")?;
     let master = keys_file::load(&settings.master_key, &settings.data_dir, "master.key")?;
     let shutdown = Shutdown::new();
@@ -210,6 +211,21 @@ fn sessions_config(settings: &Resolved) -> berth_sessions::Config {
     let mut config = berth_sessions::Config::new(settings.anthropic_base_url.clone());
     config.default_model = settings.default_model.clone();
     config
+}
+
+/// A new key beside an old database would make every stored secret unreadable, silently.
+fn refuse_lost_master_key(settings: &Resolved) -> anyhow::Result<()> {
+    let key = settings.data_dir.join("master.key");
+    let database = settings.data_dir.join("berth.sqlite");
+    if matches!(settings.master_key, KeySource::Generate) && database.exists() && !key.exists() {
+        bail!(
+            "{} is missing, but {} exists: its secrets can only be read with that key. Restore the key; or, to give the \
+             secrets up, name a new one with BERTH_MASTER_KEY_FILE",
+            key.display(),
+            database.display()
+        );
+    }
+    Ok(())
 }
 
 fn claim_data_dir(data_dir: &Path) -> anyhow::Result<fs::File> {

@@ -43,16 +43,18 @@ impl Shutdown {
     }
 }
 
-/// Waits for SIGTERM or SIGINT.
+/// Waits for SIGTERM, SIGINT or SIGHUP (a closed terminal).
 ///
 /// # Errors
 /// When the signal handlers cannot be installed.
 pub async fn signalled() -> std::io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
+        _ = hangup.recv() => {}
     }
     Ok(())
 }

@@ -89,9 +89,9 @@ async fn case_l08_the_sandbox_id_is_shown_before_bootstrap_ends() {
 
 #[tokio::test]
 async fn the_main_job_works_on_postgres_too() {
-    let admin_url = std::env::var("BERTH_TEST_POSTGRES_URL").expect("tests/run starts Postgres and says where");
+    let server = std::env::var("BERTH_TEST_POSTGRES_URL").expect("tests/run starts Postgres and says where");
     let world = World::demo().await;
-    let options = ServerOptions { database_url: Some(admin_url), ..ServerOptions::default() };
+    let options = ServerOptions { database_url: Some(format!("{server}/postgres")), ..ServerOptions::default() };
     let server = world.server_with(options).await;
     let api = server.api();
     let run_id = api.create(demo_body(&world.repo_url())).await;
@@ -144,12 +144,19 @@ async fn generated_keys_are_private_and_a_second_server_on_the_same_data_is_refu
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }
     assert_eq!(server.log().matches("admin.key").count(), 1, "its place is printed once");
-    let second =
-        std::process::Command::new(std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().join("berth"))
-            .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
-            .arg(world.data())
-            .output()
-            .unwrap();
+    let lost = world.data().with_file_name("lost");
+    std::fs::create_dir(&lost).unwrap();
+    std::fs::write(lost.join("berth.sqlite"), "").unwrap();
+    let start = |data: &std::path::Path| {
+        let arguments = ["serve", "--listen", "127.0.0.1:0", "--data-dir"];
+        std::process::Command::new(berth_tests::berth()).args(arguments).arg(data).output().unwrap()
+    };
+    let refused = start(&lost);
+    assert!(
+        !refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("master.key"),
+        "{refused:?}"
+    );
+    let second = start(&world.data());
     assert!(!second.status.success());
     assert!(String::from_utf8_lossy(&second.stderr).contains("in use"), "{second:?}");
 }

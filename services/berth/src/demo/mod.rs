@@ -20,6 +20,7 @@ use berth_serve::{
 };
 use clap::Args;
 use secrecy::{ExposeSecret as _, SecretString};
+use tokio_util::sync::CancellationToken;
 
 use progress::Progress;
 use stage::Stage;
@@ -57,13 +58,15 @@ pub(crate) async fn command(options: Options) -> anyhow::Result<ExitCode> {
         Some((model, _)) => println!("Berth demo with the real model {model}."),
         None => println!("Berth demo. No model was named: a SCRIPTED model plays the agent; everything else is real."),
     }
+    // From here on a signal never ends the process by itself: whatever was made is taken down first.
+    let interrupted = interruption()?;
     let stage = Stage::build(&options, real.as_ref()).await?;
     println!("  API         http://{}  (gRPC, REST)", stage.api());
     println!("  repository  {}  (a real git server; `divide` returns a * b)", stage.repo_url());
     println!("  sandboxes   {}\n", stage.sandbox_root().display());
 
     let client = Client::connect(&stage)?;
-    let outcome = client.show(&stage, real.map(|(model, _)| model)).await;
+    let outcome = client.show(&stage, real.map(|(model, _)| model), &interrupted).await;
     let left = stage.strike().await?;
     if let Err(error) = outcome {
         bail!("{error:#}");
@@ -73,6 +76,20 @@ pub(crate) async fn command(options: Options) -> anyhow::Result<ExitCode> {
     }
     println!("\nThe sandbox folder is empty, no process is left. Done.");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Cancelled by the first SIGINT, SIGTERM or SIGHUP.
+fn interruption() -> anyhow::Result<CancellationToken> {
+    let token = CancellationToken::new();
+    let cancelled = token.clone();
+    let signal = shutdown::signalled();
+    tokio::spawn(async move {
+        match signal.await {
+            Ok(()) => cancelled.cancel(),
+            Err(error) => tracing::error!(%error, "signals cannot be handled"),
+        }
+    });
+    Ok(token)
 }
 
 struct Client {
@@ -95,7 +112,12 @@ impl Client {
     }
 
     /// Creates, watches and deletes the run.
-    async fn show(mut self, stage: &Stage, model: Option<String>) -> anyhow::Result<()> {
+    async fn show(
+        mut self,
+        stage: &Stage,
+        model: Option<String>,
+        interrupted: &CancellationToken,
+    ) -> anyhow::Result<()> {
         self.check_provider().await?;
         self.secrets
             .put_secret(pb::PutSecretRequest {
@@ -106,6 +128,7 @@ impl Client {
             })
             .await
             .map_err(readable)?;
+        anyhow::ensure!(!interrupted.is_cancelled(), "interrupted before the run was created");
         let run = self
             .runs
             .create_run(pb::CreateRunRequest {
@@ -124,7 +147,7 @@ impl Client {
         let mut progress = Progress::default();
         let watched = tokio::select! {
             watched = self.watch(&run.run_id, &mut progress) => watched,
-            _ = shutdown::signalled() => {
+            () = interrupted.cancelled() => {
                 println!("\ninterrupted: cancelling and deleting the run");
                 let cancel = pb::CancelRunRequest { run_id: run.run_id.clone(), reason: "interrupted".into() };
                 self.runs.cancel_run(cancel).await.map_err(readable)?;
