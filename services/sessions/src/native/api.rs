@@ -20,8 +20,6 @@ use crate::config::Config;
 use crate::start::StartError;
 
 const VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
-/// The port a secret's host means when it names none.
-const HTTPS_PORT: u16 = 443;
 /// Longest line of a stream; one event is one line.
 const MAX_LINE_BYTES: usize = 4 << 20;
 /// Bytes of an error body that are looked at.
@@ -88,15 +86,15 @@ impl ModelApi {
         Ok(Self { client, endpoint: endpoint(&config.model_base_url)?, response_bytes: limits.response_bytes })
     }
 
-    /// Whether a secret bound to `hosts` (`host`, meaning its https port, or `host:port`) may be sent to this API.
+    /// Whether a secret bound to `hosts` may be sent to this API: `host` binds every port of it, `host:port` that one. The
+    /// rule by which lifecycle admits a run.
     pub(crate) fn is_bound_host(&self, hosts: &[String]) -> bool {
         let (Some(host), Some(port)) = (self.endpoint.host_str(), self.endpoint.port_or_known_default()) else {
             return false;
         };
+        let host = host.trim_end_matches('.');
         let exact = format!("{host}:{port}");
-        hosts
-            .iter()
-            .any(|bound| bound.eq_ignore_ascii_case(&exact) || (port == HTTPS_PORT && bound.eq_ignore_ascii_case(host)))
+        hosts.iter().any(|bound| bound.eq_ignore_ascii_case(&exact) || bound.eq_ignore_ascii_case(host))
     }
 
     /// The API's host, for messages to people.
@@ -360,9 +358,14 @@ mod tests {
             "api.anthropic.com:80"
         ])));
         assert!(!vendor.is_bound_host(&[]));
+        assert!(api("https://api.anthropic.com.").is_bound_host(&hosts(&["api.anthropic.com"])));
         let local = api("http://127.0.0.1:9001");
+        assert!(local.is_bound_host(&hosts(&["127.0.0.1"])), "a bare host binds every port of it");
         assert!(local.is_bound_host(&hosts(&["127.0.0.1:9001"])));
         assert!(!local.is_bound_host(&hosts(&["127.0.0.1:9002"])));
+        let other = api("http://[0::1]:9001");
+        assert!(other.is_bound_host(&hosts(&["[::1]"])) && other.is_bound_host(&hosts(&["[::1]:9001"])));
+        assert!(!other.is_bound_host(&hosts(&["[::1]:443"])));
     }
 
     #[test]
