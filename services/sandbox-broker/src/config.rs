@@ -99,6 +99,8 @@ pub struct Timeouts {
     pub exec_max: Duration,
     /// How often a quiet exec says that it is alive.
     pub keepalive: Duration,
+    /// How often a running exec has its caller's claim checked again.
+    pub fence_check: Duration,
     /// How long running actions may take to finish at shutdown.
     pub drain: Duration,
 }
@@ -123,6 +125,7 @@ impl Default for Timeouts {
             exec_default: s(600),
             exec_max: s(24 * 3600),
             keepalive: s(15),
+            fence_check: s(5),
             drain: s(8),
         }
     }

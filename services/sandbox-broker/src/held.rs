@@ -6,6 +6,7 @@ use berth_rpc::{
     lifecycle::{self as pb, report_observation_request::Observed},
 };
 use tokio::time::{sleep, timeout};
+use tonic::{Code, Status};
 
 use crate::{
     actions::Context,
@@ -36,11 +37,7 @@ pub(crate) async fn resolve(context: &Context, hold: Option<api::Hold>) -> Resul
         message: "the claim to act under is missing".to_owned(),
     };
     let hold = hold.ok_or_else(missing)?;
-    let request = pb::ResolveLeaseRequest {
-        run_id: hold.run_id.clone(),
-        session_id: hold.session_id.clone(),
-        session_fence: hold.session_fence,
-    };
+    let request = request(&hold.run_id, &hold.session_id, hold.session_fence);
     let lease = context.lifecycle.resolve_lease(request).await.map_err(Error::Lifecycle)?;
     let identity = lease.identity.map(from_proto::identity).ok_or_else(not_ready)?;
     if lease.workdir.is_empty() {
@@ -64,6 +61,10 @@ pub(crate) async fn resolve(context: &Context, hold: Option<api::Hold>) -> Resul
         repo_url: lease.repo_url,
         base_commit: lease.base_commit,
     })
+}
+
+fn request(run_id: &str, session_id: &str, session_fence: i64) -> pb::ResolveLeaseRequest {
+    pb::ResolveLeaseRequest { run_id: run_id.to_owned(), session_id: session_id.to_owned(), session_fence }
 }
 
 fn not_ready() -> Error {
@@ -103,6 +104,20 @@ impl HeldSandbox {
         }
         if seen.state.is_lost() { Error::SandboxLost { how: seen.how } } else { error.into() }
     }
+
+    /// Resolves when lifecycle says, with ABORTED, that the claim is over. Any other failure says nothing about the claim.
+    pub(crate) async fn fenced_off(&self, context: &Context) -> Status {
+        let request = request(&self.run_id, &self.session_id, self.session_fence);
+        loop {
+            sleep(context.timeouts.fence_check).await;
+            match context.lifecycle.resolve_lease(request.clone()).await {
+                Ok(_) => {}
+                Err(status) if status.code() == Code::Aborted => return status,
+                Err(status) => tracing::debug!(lease_id = self.lease_id, code = ?status.code(), "claim not checked"),
+            }
+        }
+    }
+
     /// A sandbox that is just ending may still look alive: what runs is looked at a few times.
     async fn look(&self, context: &Context) -> Result<Observation, ProviderFailure> {
         let mut looks = 1;

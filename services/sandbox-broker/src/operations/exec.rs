@@ -1,5 +1,6 @@
 //! Exec: one command, its output streamed. The stream ends with `exit`; without it the outcome is unknown. Dropping the
-//! stream (the caller left, or its connection broke) drops the process, which kills its whole group.
+//! stream (the caller left, or its connection broke) drops the process, which kills its whole group; so does the end of the
+//! caller's claim, which is checked again and again while the command runs.
 
 use std::{
     collections::HashSet,
@@ -117,7 +118,8 @@ fn check(context: &Context, request: &api::ExecRequest) -> Result<Limits, Error>
     }
 }
 
-/// Everything the command says, at most `limits.output` bytes of it, and a sign of life while it is quiet.
+/// Everything the command says, at most `limits.output` bytes of it, and a sign of life while it is quiet, as long as the
+/// claim it runs under holds.
 fn follow(
     context: Context,
     held: HeldSandbox,
@@ -132,9 +134,17 @@ fn follow(
         let (mut left, mut dropped) = (limits.output, 0i64);
         yield Ok(response(api::exec_response::Item::Started(api::Started {})));
         let deadline = began + limits.timeout;
+        let mut fenced_off = std::pin::pin!(held.fenced_off(&context));
         loop {
             let next = tokio::select! {
                 biased;
+                // First, so that a command that never pauses does not outrun it.
+                refusal = &mut fenced_off => {
+                    drop(process);
+                    tracing::info!(lease_id = held.lease_id, "the claim of a running command is over, killing it");
+                    yield Err(refusal);
+                    return;
+                }
                 next = tokio::time::timeout_at(deadline, process.next()) => next,
                 () = tokio::time::sleep(keepalive) => {
                     yield Ok(response(api::exec_response::Item::Alive(api::Alive {})));

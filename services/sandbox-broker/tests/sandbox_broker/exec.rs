@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use berth_rpc::{broker::exec_response::Item, duration_to_proto};
+use berth_domain::failure::Kind;
+use berth_rpc::{broker::exec_response::Item, duration_to_proto, status::Failure};
 
 use super::{
     fake::Fake,
@@ -87,6 +88,38 @@ async fn case_e07_a_silent_command_survives_and_shows_signs_of_life() {
     let said = world.exec(shell("sleep 1.2; echo done")).await.unwrap();
     assert_eq!((said.stdout.as_str(), said.exit.unwrap().code), ("done\n", 0));
     assert!(said.alive > 10, "{} signs of life", said.alive);
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn a_running_command_ends_with_its_callers_claim_and_with_nothing_less() {
+    let mut world = world(|config| config.timeouts.fence_check = Duration::from_millis(50)).await;
+    // One that is quiet, one that never pauses.
+    for line in ["sleep 1000", "sleep 1000 & yes"] {
+        let mut stream = world.client.exec(shell(line)).await.unwrap().into_inner();
+        assert!(matches!(stream.message().await.unwrap().unwrap().item, Some(Item::Started(_))));
+        let (fake, before) = (world.fake.clone(), world.fake.state().resolves);
+        fake.state().resolve_refusal = Some(tonic::Status::unavailable("busy"));
+        let follow = async {
+            loop {
+                match stream.message().await {
+                    Ok(Some(response)) => assert!(!matches!(response.item, Some(Item::Exit(_))), "{line}"),
+                    Ok(None) => panic!("ended without exit or error: {line}"),
+                    Err(status) => break status,
+                }
+            }
+        };
+        let claim_ends = async {
+            eventually("checks that were not answered", || async { fake.state().resolves >= before + 3 }).await;
+            assert_eq!(sleepers(&world).await, 1, "{line}");
+            let stale = Failure::new(Kind::Conflict, "STALE_FENCE", "the claim is over");
+            fake.state().resolve_refusal = Some(stale.into());
+        };
+        let (status, ()) = tokio::join!(follow, claim_ends);
+        assert_eq!((status.code(), reason(&status).as_str()), (tonic::Code::Aborted, "STALE_FENCE"), "{line}");
+        eventually("the group is killed", || async { sleepers(&world).await == 0 }).await;
+        fake.state().resolve_refusal = None;
+    }
     world.finish().await;
 }
 

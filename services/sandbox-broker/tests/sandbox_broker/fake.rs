@@ -48,6 +48,10 @@ pub(crate) struct State {
     pub(crate) secrets_asked: Vec<pb::ResolveSecretRequest>,
     /// Behind session fence 1.
     pub(crate) lease: Option<pb::ResolveLeaseResponse>,
+    /// Instead of an answer of ResolveLease.
+    pub(crate) resolve_refusal: Option<Status>,
+    /// ResolveLease calls so far.
+    pub(crate) resolves: usize,
     pub(crate) observations: Vec<pb::ReportObservationRequest>,
     pub(crate) callers: Vec<String>,
 }
@@ -129,10 +133,15 @@ impl WorkService for Fake {
         &self,
         request: Request<pb::ResolveLeaseRequest>,
     ) -> Result<Response<pb::ResolveLeaseResponse>, Status> {
+        let mut state = self.state();
+        state.resolves += 1;
+        if let Some(refusal) = &state.resolve_refusal {
+            return Err(refusal.clone());
+        }
         if request.into_inner().session_fence != 1 {
             return Err(Failure::new(Kind::Conflict, "STALE_FENCE", "the claim is over").into());
         }
-        let lease = self.state().lease.clone();
+        let lease = state.lease.clone();
         lease.map(Response::new).ok_or_else(|| Failure::new(Kind::IllegalState, "LEASE_NOT_READY", "none").into())
     }
 }
