@@ -105,26 +105,28 @@ impl Pen {
         Ok(())
     }
 
-    /// Every event after the known ones, in order.
-    pub(crate) async fn read(&mut self) -> Result<Vec<Event>, Stop> {
-        let mut events = Vec::new();
-        loop {
-            let Hold { run_id, session_id, fence, .. } = self.hold.clone();
-            let request = ReplayRequest { run_id, session_id, fence, after_sequence: self.cursor, limit: PAGE };
-            let log = &self.log;
-            let page = persist(|| async { within(CALL_TIMEOUT, log.clone().replay(request.clone())).await }).await?;
-            let Some(last) = page.events.last() else { break };
-            if last.sequence <= self.cursor {
-                return Err(Stop::Broken("the log was read out of order".into()));
-            }
-            self.cursor = last.sequence;
-            events.extend(page.events);
-            if self.cursor >= page.last_sequence {
-                break;
-            }
+    /// The next page of events after the known ones, in order. A log may be far larger than the conversation in it: the
+    /// caller folds each page and drops it, until the log is not behind any more.
+    pub(crate) async fn read_page(&mut self) -> Result<Vec<Event>, Stop> {
+        let Hold { run_id, session_id, fence, .. } = self.hold.clone();
+        let request = ReplayRequest { run_id, session_id, fence, after_sequence: self.cursor, limit: PAGE };
+        let log = &self.log;
+        let page = persist(|| async { within(CALL_TIMEOUT, log.clone().replay(request.clone())).await }).await?;
+        let Some(last) = page.events.last() else {
+            self.behind = false;
+            return Ok(Vec::new());
+        };
+        if last.sequence <= self.cursor {
+            return Err(Stop::Broken("the log was read out of order".into()));
         }
-        self.behind = false;
-        Ok(events)
+        self.cursor = last.sequence;
+        self.behind = self.cursor < page.last_sequence;
+        Ok(page.events)
+    }
+
+    /// The log holds something new, as was told by other means.
+    pub(crate) fn fall_behind(&mut self) {
+        self.behind = true;
     }
 
     /// The attempt whose text was shown and will not become whole, once the call is over.

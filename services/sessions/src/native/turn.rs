@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use berth_domain::failure::FailureReason;
 use berth_rpc::lifecycle::{
-    AssistantMessage, AttemptVoided, Error as ErrorText, MessageAccepted, SessionWork, ToolCall, TurnEnded,
+    AssistantMessage, AttemptVoided, Error as ErrorText, Event, MessageAccepted, SessionWork, ToolCall, TurnEnded,
     event::Payload, queued_message, turn_ended::Outcome,
 };
 use secrecy::SecretString;
@@ -117,19 +117,9 @@ impl Drive {
             self.conversation.know(&message.message_id, &message.text);
         }
         let mut late = Vec::new();
-        for event in self.pen.read().await? {
-            let Some(payload) = &event.payload else { continue };
-            self.conversation.apply(payload);
-            if event.launch == i64::from(self.hold.launch) {
-                self.pen.resume_after(event.launch_sequence);
-                if let Payload::AssistantDelta(delta) = payload {
-                    self.attempt = self.attempt.max(delta.attempt);
-                }
-            }
-            if let Payload::UserMessage(message) = payload
-                && event.sequence > self.work.last_sequence
-            {
-                late.push(message.message_id.clone());
+        while self.pen.is_behind() {
+            for event in self.pen.read_page().await? {
+                late.extend(self.fold(&event));
             }
         }
         let open = queue.into_iter().filter(|message| match message.state() {
@@ -147,6 +137,24 @@ impl Drive {
         self.close_open_calls().await
     }
 
+    /// Takes one event of the log; the id of a message that came after the claim.
+    fn fold(&mut self, event: &Event) -> Option<String> {
+        let payload = event.payload.as_ref()?;
+        self.conversation.apply(payload);
+        if event.launch == i64::from(self.hold.launch) {
+            self.pen.resume_after(event.launch_sequence);
+            if let Payload::AssistantDelta(delta) = payload {
+                self.attempt = self.attempt.max(delta.attempt);
+            }
+        }
+        match payload {
+            Payload::UserMessage(message) if event.sequence > self.work.last_sequence => {
+                Some(message.message_id.clone())
+            }
+            _ => None,
+        }
+    }
+
     /// Announced calls may have run and are never run again; the others were not run.
     async fn close_open_calls(&mut self) -> Result<(), Stop> {
         let results = self.conversation.open_calls().into_iter().map(|call| {
@@ -160,13 +168,12 @@ impl Drive {
 
     /// Accepts every waiting message, in order.
     async fn accept(&mut self) -> Result<(), Stop> {
-        if self.pen.is_behind() || self.claim.take_message_hint() {
-            let events = self.pen.read().await?;
-            let arrived = events.into_iter().filter_map(|event| match event.payload {
-                Some(Payload::UserMessage(message)) => Some(message),
-                _ => None,
-            });
-            for message in arrived {
+        if self.claim.take_message_hint() {
+            self.pen.fall_behind();
+        }
+        while self.pen.is_behind() {
+            for event in self.pen.read_page().await? {
+                let Some(Payload::UserMessage(message)) = event.payload else { continue };
                 self.conversation.know(&message.message_id, &message.text);
                 self.queue(vec![message.message_id]);
             }

@@ -1,7 +1,8 @@
 //! Workers that die, and the next one that goes on from the log.
 
 use berth_rpc::lifecycle::{
-    AppendRequest, AssistantMessage, Event, MessageAccepted, Usage, event::Payload, report_request::Outcome, run,
+    AppendRequest, AssistantDelta, AssistantMessage, Event, MessageAccepted, ToolCall, ToolOutput, Usage,
+    event::Payload, report_request::Outcome, run, tool_output,
 };
 
 use crate::broker::Broker;
@@ -43,9 +44,11 @@ fn earlier_launch(world: &World, payloads: Vec<Payload>) {
             payload: Some(payload),
             ..Event::default()
         });
-        let events = events.collect();
-        let (run_id, session_id) = (RUN.into(), SESSION.into());
-        ledger.append(AppendRequest { run_id, session_id, fence: drive.fence, launch: ledger.launch, events }).unwrap();
+        let events: Vec<Event> = events.collect();
+        for events in events.chunks(256).map(<[Event]>::to_vec) {
+            let (run_id, session_id, launch) = (RUN.into(), SESSION.into(), ledger.launch);
+            ledger.append(AppendRequest { run_id, session_id, fence: drive.fence, launch, events }).unwrap();
+        }
         ledger.expire();
     });
 }
@@ -69,6 +72,43 @@ async fn a_crash_between_the_last_reply_and_the_turns_end_asks_nothing_again() {
     world.settled(run::State::Completed).await;
     assert_eq!(world.calls().await.len(), 0);
     assert_eq!(world.lifecycle.see(|ledger| ledger.result.clone().unwrap().text), "All done.");
+}
+
+#[tokio::test]
+async fn a_log_of_several_pages_goes_on_where_it_stopped() {
+    // More shown output and text than one page of the log holds, between the parts of the conversation.
+    let world = World::new(r#"{"conversations":[{"turns":[{"text":"unused"},{"text":"Checked."}]}]}"#).await;
+    world.prompt();
+    let delta = |_| Payload::AssistantDelta(AssistantDelta { attempt: 1, text: "word ".into() });
+    let output = |_| {
+        let stream = tool_output::Stream::Stdout.into();
+        Payload::ToolOutput(ToolOutput { call_id: "toolu_1".into(), stream, text: "line\n".into() })
+    };
+    let reply = AssistantMessage {
+        content_json: r#"[{"type":"tool_use","id":"toolu_1","name":"bash","input":{"command":"make"}}]"#.into(),
+        stop_reason: "tool_use".into(),
+        usage: Some(Usage::default()),
+        ..AssistantMessage::default()
+    };
+    let call = ToolCall { call_id: "toolu_1".into(), name: "bash".into(), input_json: r#"{"command":"make"}"#.into() };
+    let mut payloads = vec![accepted()];
+    payloads.extend((0..1500).map(delta));
+    payloads.extend([Payload::AssistantMessage(reply), Payload::ToolCall(call)]);
+    payloads.extend((0..1500).map(output));
+    earlier_launch(&world, payloads);
+    world.lifecycle.change(|ledger| ledger.queue("msg-2", "And then stop."));
+    let _worker = world.worker();
+    world.settled(run::State::Completed).await;
+    let told = results(&world.payloads());
+    assert!(told.len() == 1 && told[0].interrupted && told[0].text.contains("outcome is unknown"), "{told:?}");
+    assert!(world.broker.ran.borrow().is_empty());
+    let calls = world.calls().await;
+    assert_eq!(calls.len(), 1);
+    let messages = calls[0]["body"]["messages"].as_array().unwrap();
+    let roles: Vec<_> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["user", "assistant", "user"]);
+    assert!(messages[2].to_string().contains("And then stop."), "{}", messages[2]);
+    assert_eq!(world.lifecycle.see(|ledger| ledger.result.clone().unwrap().text), "Checked.");
 }
 
 #[tokio::test]
