@@ -106,7 +106,7 @@ impl Default for ModelCallLimits {
 impl Default for RetryLimits {
     fn default() -> Self {
         Self {
-            retries: 8,
+            retries: 20,
             first: Duration::from_millis(500),
             cap: Duration::from_secs(8),
             longest_wait: Duration::from_secs(60),

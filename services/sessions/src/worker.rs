@@ -4,7 +4,7 @@
 //! has nothing to stop. On ABORTED the worker does nothing at all.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use berth_rpc::broker::{CollectRequest, Hold as BrokerHold};
 use berth_rpc::lifecycle::{
@@ -248,11 +248,10 @@ fn hold(work: &Work, session: &SessionWork) -> Hold {
     Hold { run_id: work.run_id.clone(), session_id: work.row_id.clone(), fence: work.fence, launch: session.launch }
 }
 
-/// When turns must end: the run's wall clock, and in any case before the claim does.
+/// When the turns of a run with a wall clock must end: shortly before the claim does, which for DRIVE ends with that clock.
+/// By durations only: the deadline itself is a time of the database's clock, and says nothing about ours.
 fn wall_clock(session: &SessionWork, claim: &Claim) -> Option<Instant> {
-    let deadline = session.wall_clock_deadline.and_then(|at| SystemTime::try_from(at).ok())?;
-    let left = deadline.duration_since(SystemTime::now()).unwrap_or_default();
-    Some((Instant::now() + left).min(claim.deadline() - LAST_WORDS))
+    session.wall_clock_deadline.map(|_| claim.deadline() - LAST_WORDS)
 }
 
 fn session_of(work: &Work) -> Option<&SessionWork> {

@@ -14,6 +14,8 @@ use tonic::Status;
 
 pub(crate) const RUN: &str = "run-1";
 pub(crate) const SESSION: &str = "ses-1";
+/// Times written here are those of another clock than the worker's.
+const CLOCK_BEHIND: Duration = Duration::from_secs(3600);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -128,13 +130,14 @@ impl Ledger {
         self.fence += 1;
         self.claimed = Some(action);
         let open = self.messages.iter().filter(|message| is_open(message)).cloned().collect();
+        let wall_clock = self.wall_clock.filter(|_| action == work::Action::Drive);
         let session = SessionWork {
             launch: self.launch,
             usage: Some(self.usage),
             turns_used: self.turns,
             messages: open,
             last_sequence: self.last(),
-            wall_clock_deadline: self.wall_clock.map(|left| (SystemTime::now() + left).into()),
+            wall_clock_deadline: self.wall_clock.map(|left| (SystemTime::now() - CLOCK_BEHIND + left).into()),
             ..self.work.clone()
         };
         Some(Work {
@@ -143,7 +146,7 @@ impl Ledger {
             tenant: "default".into(),
             fence: self.fence,
             action: action.into(),
-            time_left: Some(berth_rpc::duration_to_proto(Duration::from_secs(3600))),
+            time_left: Some(berth_rpc::duration_to_proto(wall_clock.unwrap_or(Duration::from_secs(3600)))),
             traceparent: String::new(),
             detail: Some(work::Detail::Session(session)),
         })
