@@ -197,6 +197,7 @@ impl Worker {
 
     /// Repeats the same report until it is answered or the claim ends; a resend gets the stored reply.
     async fn report(&self, work: &Work, claim: &Claim, outcome: Outcome) -> Option<(Work, Instant)> {
+        let finished = matches!(outcome, Outcome::Ended(Ended { failure: None }));
         let request = ReportRequest {
             row_id: work.row_id.clone(),
             run_id: work.run_id.clone(),
@@ -214,6 +215,11 @@ impl Worker {
                     tracing::warn!(row_id = %work.row_id, code = ?status.code(), "report not answered, trying again");
                     tokio::time::sleep(backoff).await;
                     backoff = (backoff * 2).min(LONGEST_BACKOFF);
+                }
+                // With the last turn of a one-shot lifecycle ends the claim itself.
+                Err(status) if finished && status.code() == Code::Aborted => {
+                    tracing::debug!(row_id = %work.row_id, "the claim had ended with its last turn");
+                    return None;
                 }
                 Err(status) => {
                     tracing::info!(row_id = %work.row_id, code = ?status.code(), "report refused");
