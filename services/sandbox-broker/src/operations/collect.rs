@@ -25,11 +25,9 @@ pub(crate) async fn collect(context: &Context, request: api::CollectRequest) -> 
     let limits = context.timeouts.git();
     let tree = WorkTree::new(&held.sandbox, &held.workdir, &attempt, limits);
     let mut result = pb::Result { base_commit: held.base_commit.clone(), ..pb::Result::default() };
-    if !request.push_branch.is_empty() {
-        // Nothing may change the tree between what is told and what is pushed.
-        or_explained(context, &held, held.sandbox.kill_all(limits.step).await.map_err(GitError::from), &mut result)
-            .await?;
-    }
+    // The work is done: nothing may change the tree between what is told and what is pushed, and nothing runs on in a sandbox
+    // that only lingers for a follow-up.
+    or_explained(context, &held, held.sandbox.kill_all(limits.step).await.map_err(GitError::from), &mut result).await?;
     if let Some(collected) = or_explained(context, &held, tree.collect(&held.base_commit).await, &mut result).await? {
         result.head_commit = collected.head_commit;
         result.diff = collected.diff;
