@@ -24,7 +24,7 @@ const SQLITE_READERS: u32 = 4;
 const POSTGRES_CONNECTIONS: u32 = 16;
 
 /// Version, name, SQLite text, Postgres text. Only ever added to.
-const MIGRATIONS: [(i64, &str, &str, &str); 2] = [
+const MIGRATIONS: [(i64, &str, &str, &str); 3] = [
     (
         1,
         "runs",
@@ -36,6 +36,12 @@ const MIGRATIONS: [(i64, &str, &str, &str); 2] = [
         "access",
         include_str!("../../migrations/sqlite/0002_access.sql"),
         include_str!("../../migrations/postgres/0002_access.sql"),
+    ),
+    (
+        3,
+        "run_list",
+        include_str!("../../migrations/sqlite/0003_run_list.sql"),
+        include_str!("../../migrations/postgres/0003_run_list.sql"),
     ),
 ];
 
