@@ -1,6 +1,6 @@
 //! ForgetRun: an administrator takes responsibility for sandboxes that cannot be proven absent. Audited with the reason.
 
-use berth_domain::aggregate::Trigger;
+use berth_domain::aggregate::{Note, Trigger};
 use berth_rpc::lifecycle as proto;
 
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
     authenticate::Admitted,
     error::Error,
     guard,
-    store::{Changes, Decision},
+    store::{Changes, Decision, audit::AuditEntry},
     to_proto,
 };
 
@@ -34,7 +34,15 @@ pub(crate) async fn forget_run(
             let mut changes = Changes { actor: call.actor(), ..Changes::default() };
             let forget = Trigger::Forget { reason: reason.to_owned(), by: call.actor() };
             loaded.apply(&mut changes, &forget)?;
-            Ok(Decision::changed((), changes).audited(decision.trail(call.subject(), reason)))
+            // One line for the run, one for every sandbox that is given up.
+            let mut lines = vec![decision.trail(call.subject(), reason)];
+            for note in &changes.notes {
+                if let Note::Forgotten { lease, reason, .. } = note {
+                    let line = decision.trail(call.subject(), reason);
+                    lines.push(AuditEntry { action: "ForgetLease".to_owned(), resource: lease.to_string(), ..line });
+                }
+            }
+            Ok(lines.into_iter().fold(Decision::changed((), changes), Decision::audited))
         })
         .await?;
     Ok(to_proto::run(&after))

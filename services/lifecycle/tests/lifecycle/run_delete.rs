@@ -165,6 +165,11 @@ async fn case_t7_a_failed_teardown_is_shown_retried_and_forgotten_only_with_a_re
     let allowed = line("ALLOWED").expect("the forget is audited");
     assert_eq!((allowed.actor.as_str(), allowed.policies.as_str()), ("admin", "admin-administers"));
     assert_eq!(allowed.detail, "account was closed");
+    let lease = trail.iter().find(|line| line.action == "ForgetLease").expect("and so is every lease");
+    assert_eq!(
+        (lease.resource.as_str(), lease.detail.as_str()),
+        (proof.receipts[0].lease_id.as_str(), "account was closed")
+    );
     assert_eq!(line("DENIED").expect("the denial is audited").actor, "operator-1");
 }
 
