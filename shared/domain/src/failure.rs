@@ -121,7 +121,8 @@ impl FailureClass {
             (429, _) => FailureClass::RateLimited,
             (408, _) => FailureClass::Timeout,
             (400..=499, _) => FailureClass::Rejected,
-            _ => FailureClass::Unavailable,
+            // Not an error's status at all, or the other side's own fault.
+            (0..=399 | 500..=u16::MAX, Call::Read | Call::Delete | Call::Other) => FailureClass::Unavailable,
         }
     }
 

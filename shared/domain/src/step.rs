@@ -43,6 +43,9 @@ pub enum Refusal {
     /// The lease is not held, or not ready.
     #[error("the lease is not ready")]
     LeaseNotReady,
+    /// The recomputation does not come to rest: our own fault, and nothing is written.
+    #[error("the rows do not settle")]
+    Unsettled,
 }
 
 impl Refusal {
@@ -58,6 +61,7 @@ impl Refusal {
             | Refusal::SandboxReleased
             | Refusal::NotConversation
             | Refusal::LeaseNotReady => Kind::IllegalState,
+            Refusal::Unsettled => Kind::Internal,
         }
     }
 
@@ -73,6 +77,7 @@ impl Refusal {
             Refusal::SandboxReleased => "SANDBOX_RELEASED",
             Refusal::NotConversation => "NOT_CONVERSATION",
             Refusal::LeaseNotReady => "LEASE_NOT_READY",
+            Refusal::Unsettled => "UNSETTLED",
         }
     }
 }

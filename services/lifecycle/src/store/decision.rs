@@ -176,6 +176,7 @@ pub fn refused(refusal: Refusal) -> Error {
     match refusal {
         Refusal::NotFound => Error::run_not_found(),
         Refusal::StaleFence => Error::stale_fence(),
+        Refusal::Unsettled => Error::Internal(refusal.to_string()),
         Refusal::CancelFirst => Error::illegal_state("RUN_ACTIVE", refusal.to_string()),
         Refusal::RunEnded => Error::illegal_state("RUN_SETTLED", refusal.to_string()),
         Refusal::NotDeleting

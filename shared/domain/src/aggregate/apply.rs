@@ -28,8 +28,11 @@ pub fn apply(aggregate: &Aggregate, trigger: &Trigger, now: Time, ids: &mut dyn 
     };
     match done {
         Done::Applied => {
-            draft.recompute();
-            draft.finish(aggregate)
+            if draft.recompute() {
+                draft.finish(aggregate)
+            } else {
+                Applied::Refused(Refusal::Unsettled)
+            }
         }
         Done::Ignored(reason) => Applied::Ignored(reason),
         Done::Refused(refusal) => Applied::Refused(refusal),

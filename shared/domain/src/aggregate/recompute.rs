@@ -127,16 +127,18 @@ impl<'a> Draft<'a> {
     }
 
     /// Repeats until nothing changes: what is wanted of the leases, what the session does about lease and run, what the run is.
-    pub(super) fn recompute(&mut self) {
+    /// False when it does not settle: nothing of it may be written then.
+    pub(super) fn recompute(&mut self) -> bool {
         for _ in 0..MOST_ROUNDS {
             let leases = self.recompute_leases();
             let session = self.recompute_session();
             let run = self.recompute_run();
             if !(leases || session || run) {
-                return;
+                return true;
             }
         }
         debug_assert!(false, "the recomputation does not settle: {:?}", self.rows);
+        false
     }
 
     fn recompute_leases(&mut self) -> bool {
@@ -184,12 +186,25 @@ impl<'a> Draft<'a> {
         self.record(Entity::Run, self.rows.run.id.as_str().to_owned(), from.as_str(), state.as_str());
         run::enter(&mut self.rows.run, state, self.now);
         if state == run::State::Deleted {
-            for message in &mut self.rows.session.messages {
-                message.text.clear();
-            }
+            self.erase();
             self.notes.push(Note::Erase);
         }
         true
+    }
+
+    /// What was said, by whomever, goes with the deletion; the reasons stay.
+    fn erase(&mut self) {
+        for message in &mut self.rows.session.messages {
+            message.text.clear();
+        }
+        if let Some(Outcome::Failed { text, .. }) = &mut self.rows.run.outcome {
+            text.clear();
+        }
+        for lease in &mut self.rows.leases {
+            if let Some((_, text)) = &mut lease.failure {
+                text.clear();
+            }
+        }
     }
 
     fn new_lease(&mut self, recovery: bool) {
@@ -240,6 +255,39 @@ fn cause_of(reason: FailureReason) -> Cause {
     match reason {
         FailureReason::Deleted => Cause::Deleted,
         FailureReason::Cancelled => Cause::Cancelled,
-        _ => Cause::Failed,
+        FailureReason::BudgetTurns
+        | FailureReason::BudgetTokens
+        | FailureReason::BudgetWallClock
+        | FailureReason::ModelError
+        | FailureReason::ModelRefused
+        | FailureReason::ModelKeyMissing
+        | FailureReason::RateLimited
+        | FailureReason::ContextWindowExceeded
+        | FailureReason::BootstrapFailed
+        | FailureReason::BootstrapTimeout
+        | FailureReason::CloneFailed
+        | FailureReason::RefNotFound
+        | FailureReason::RepoUnreachable
+        | FailureReason::RepoAuthRefused
+        | FailureReason::RepoNotFound
+        | FailureReason::CloneTimeout
+        | FailureReason::WorkdirRefused
+        | FailureReason::SecretUnavailable
+        | FailureReason::RepoAddressRefused
+        | FailureReason::LaunchFailed
+        | FailureReason::HarnessFailed
+        | FailureReason::SandboxLost
+        | FailureReason::LeaseExpired
+        | FailureReason::LeaseReleased
+        | FailureReason::AllocateRefused
+        | FailureReason::AllocateTimeout
+        | FailureReason::CredentialsMissing
+        | FailureReason::ProvisionTimeout
+        | FailureReason::RecoveryTimeout
+        | FailureReason::CollectFailed
+        | FailureReason::PushRefused
+        | FailureReason::PushTimeout
+        | FailureReason::Reset
+        | FailureReason::Internal => Cause::Failed,
     }
 }

@@ -4,13 +4,14 @@ use super::Aggregate;
 use super::recompute::Draft;
 use crate::failure::FailureReason;
 use crate::lease::{self, Cause, Desired};
+use crate::policy::Policy;
 use crate::run::State;
 use crate::session;
 use crate::time::Time;
 
 /// The earliest moment at which Tick has something to do; `now` when it has already passed.
 pub fn due(aggregate: &Aggregate, now: Time) -> Option<Time> {
-    let leases = aggregate.leases.iter().flat_map(lease_times);
+    let leases = aggregate.leases.iter().flat_map(|lease| lease_times(lease, &aggregate.run.policy));
     let session = &aggregate.session;
     let session_times = [session.claim.as_ref().map(|claim| claim.deadline), session.state_deadline];
     let run_time = run_deadline(aggregate);
@@ -18,12 +19,12 @@ pub fn due(aggregate: &Aggregate, now: Time) -> Option<Time> {
     earliest.map(|at| at.max(now))
 }
 
-fn lease_times(lease: &lease::Lease) -> [Option<Time>; 3] {
+fn lease_times(lease: &lease::Lease, policy: &Policy) -> [Option<Time>; 4] {
     let expiry = (lease.state == lease::State::Ready && lease.desired == Desired::Held).then_some(lease.expires_at);
     // While ALLOCATING is claimed, the claim's own deadline counts.
     let claimed_allocate = lease.state == lease::State::Allocating && lease.claim.is_some();
     let deadline = lease.state_deadline.filter(|_| !claimed_allocate && lease.desired == Desired::Held);
-    [lease.claim.as_ref().map(|claim| claim.deadline), deadline, expiry]
+    [lease.claim.as_ref().map(|claim| claim.deadline), deadline, expiry, lease.teardown_deadline(policy)]
 }
 
 /// The run's deadline while it means something: after its linger time a COMPLETED run has none once the lease is not wanted.
@@ -50,7 +51,9 @@ pub(super) fn tick(draft: &mut Draft<'_>) {
         if let Some(claim_end) = lease.claim.as_ref().map(|claim| claim.deadline).filter(|at| *at <= now) {
             draft.lease(index, &lease::Trigger::ClaimExpired { fence, claim_end });
         }
-        if draft.rows.leases[index].state_deadline.is_some_and(|at| at <= now) {
+        let lease = &draft.rows.leases[index];
+        let deadlines = [lease.state_deadline, lease.teardown_deadline(&draft.rows.run.policy)];
+        if deadlines.into_iter().flatten().any(|at| at <= now) {
             draft.lease(index, &lease::Trigger::Deadline);
         }
         let lease = &draft.rows.leases[index];

@@ -214,13 +214,16 @@ pub struct Lease {
     pub settle_at: Option<Time>,
     /// ALLOCATE attempts made.
     pub attempt: u32,
+    /// Those of them that were definitely not made; they are not counted against the limit, only the window ends them.
+    #[serde(default)]
+    pub not_made: u32,
     /// When the first one was claimed.
     pub allocate_started_at: Option<Time>,
     /// BOOTSTRAP attempts made.
     pub bootstrap_attempt: u32,
     /// What was made; absent until a worker reported it.
     pub identity: Option<Identity>,
-    /// The account ALLOCATE was last tried in, when a report without identity said so.
+    /// The account ALLOCATE was last tried in, when its claim or a report without identity said so.
     pub asked_scope: Option<String>,
     /// The effective working directory, reported by BOOTSTRAP.
     pub workdir: Option<String>,
@@ -288,6 +291,7 @@ impl Lease {
             in_doubt: false,
             settle_at: None,
             attempt: 0,
+            not_made: 0,
             allocate_started_at: None,
             bootstrap_attempt: 0,
             identity: None,
@@ -336,6 +340,35 @@ impl Lease {
     /// READY, wanted and not expired: a session may work in it.
     pub fn usable(&self, now: Time) -> bool {
         self.state == State::Ready && self.desired == Desired::Held && now < self.expires_at
+    }
+
+    /// When a teardown that nobody takes up counts as failed; none while claimed, wanted, failed or over.
+    pub fn teardown_deadline(&self, policy: &Policy) -> Option<Time> {
+        let since = match (self.state, self.desired) {
+            _ if self.claim.is_some() => None,
+            (State::Releasing, _) => self.release_since,
+            (State::Allocating | State::Allocated | State::Ready | State::Lost, Desired::Released) => {
+                self.unwanted.map(|(_, at)| at)
+            }
+            (State::Allocating | State::Allocated | State::Ready | State::Lost, Desired::Held)
+            | (State::Requested | State::ReleaseFailed | State::Released, _) => None,
+        };
+        since.map(|at| at.plus(policy.teardown))
+    }
+
+    /// The account that alone can tell whether there is a sandbox; none while nothing can have been made, or nobody knows.
+    pub fn bound_to(&self) -> Option<&str> {
+        let doubtful = self.asked_scope.as_deref().filter(|_| self.in_doubt || self.claim.is_some());
+        self.identity.as_ref().map(|identity| identity.scope.as_str()).or(doubtful)
+    }
+
+    /// An ALLOCATE was claimed that will be tried in this account. Whatever an earlier attempt left in doubt stays where it
+    /// was asked for: absence here would prove nothing about it.
+    pub fn asked_in(&mut self, scope: Option<&str>) {
+        let allocating = self.claim.as_ref().is_some_and(|claim| claim.action == Action::Allocate);
+        if allocating && !self.in_doubt {
+            self.asked_scope = scope.map(str::to_owned);
+        }
     }
 
     /// RELEASED; absorbs everything.

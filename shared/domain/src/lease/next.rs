@@ -4,7 +4,7 @@ use super::{
     Action, Beat, Cause, Claim, Desired, Effect, Lease, Observed, Receipt, ReceiptKind, State, Trigger, beat,
     next_action, report,
 };
-use crate::failure::FailureReason;
+use crate::failure::{FailureClass, FailureReason};
 use crate::policy::Policy;
 use crate::step::Step;
 use crate::time::Time;
@@ -141,6 +141,10 @@ fn unwanted(lease: &Lease, cause: Cause, now: Time) -> LeaseStep {
 }
 
 fn deadline(lease: &Lease, policy: &Policy, now: Time) -> LeaseStep {
+    if lease.teardown_deadline(policy).is_some_and(|at| at <= now) {
+        let text = "no worker came to tear it down, or none finished it";
+        return report::release_failed(lease.clone(), FailureClass::Unavailable, text, policy, now);
+    }
     let due = lease.state_deadline.is_some_and(|at| at <= now);
     if !due {
         return Step::Ignored("the deadline has not passed");

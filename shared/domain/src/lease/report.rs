@@ -5,8 +5,11 @@ use super::{Action, Cause, Claim, Desired, Effect, Identity, Lease, Observed, Ou
 use crate::failure::{FailureClass, FailureReason};
 use crate::policy::Policy;
 use crate::step::Step;
-use crate::time::Time;
+use crate::time::{Backoff, Time};
 use std::time::Duration;
+
+/// The longest wait of our own between attempts that were definitely not made: room may come at any moment.
+const NOT_MADE_WAIT: Duration = Duration::from_secs(15);
 
 /// Applies the outcome reported by the holder of the live claim.
 pub(super) fn report(lease: &Lease, claim: &Claim, outcome: &Outcome, policy: &Policy, now: Time) -> LeaseStep {
@@ -101,21 +104,27 @@ fn unknown(lease: Lease, text: &str, claim_end: Time, policy: &Policy, now: Time
     next.in_doubt = true;
     next.settle_at = Some(next.settle_at.map_or(settle, |at| at.max(settle)));
     next.failure = Some((FailureClass::Timeout.as_str().to_owned(), text.to_owned()));
-    try_again_or_give_up(next, None, policy, now)
+    let due_at = now.plus(policy.retry.wait(next.attempt, next.id.as_str(), None));
+    try_again_or_give_up(next, due_at, policy, now)
 }
 
+/// Nothing was made, for certain: it waits for room, a little while each time, as long as the window is open.
 fn not_made(lease: Lease, text: &str, retry_after: Option<Duration>, policy: &Policy, now: Time) -> LeaseStep {
     let mut next = lease;
+    next.not_made = next.not_made.saturating_add(1);
     next.failure = Some((FailureClass::Unavailable.as_str().to_owned(), text.to_owned()));
-    try_again_or_give_up(next, retry_after, policy, now)
+    let wait = Backoff { cap: policy.retry.cap.min(NOT_MADE_WAIT), ..policy.retry };
+    let due_at = now.plus(wait.wait(next.attempt, next.id.as_str(), retry_after));
+    try_again_or_give_up(next, due_at, policy, now)
 }
 
-fn try_again_or_give_up(lease: Lease, retry_after: Option<Duration>, policy: &Policy, now: Time) -> LeaseStep {
+fn try_again_or_give_up(lease: Lease, due_at: Time, policy: &Policy, now: Time) -> LeaseStep {
     let window_over = lease.state_deadline.is_some_and(|at| at <= now);
+    let counted = lease.attempt.saturating_sub(lease.not_made);
     match lease.desired {
-        Desired::Held if lease.attempt < policy.allocate_attempts && !window_over => {
+        Desired::Held if counted < policy.allocate_attempts && !window_over => {
             let mut next = lease;
-            next.due_at = now.plus(policy.retry.wait(next.attempt, next.id.as_str(), retry_after));
+            next.due_at = due_at;
             Step::Changed(next, vec![])
         }
         Desired::Held => give_up_allocating(lease, FailureReason::AllocateTimeout, now),
@@ -289,8 +298,10 @@ fn teardown_transient(
     Step::Changed(next, vec![])
 }
 
-fn release_failed(lease: Lease, class: FailureClass, text: &str, policy: &Policy, now: Time) -> LeaseStep {
+pub(super) fn release_failed(lease: Lease, class: FailureClass, text: &str, policy: &Policy, now: Time) -> LeaseStep {
     let mut next = lease;
+    next.state_deadline = None;
+    next.release_since = next.release_since.or(Some(now));
     let first = next.state != State::ReleaseFailed;
     next.state = State::ReleaseFailed;
     next.failure = Some((class.as_str().to_owned(), text.to_owned()));

@@ -316,3 +316,66 @@ fn deleting_an_active_run_is_refused_and_cancel_is_idempotent() {
     let message = session::Trigger::Send { message: rows::message(77), new_sandbox: true };
     assert_eq!(try_apply(&rows, Trigger::Session(message), NOW), Applied::Refused(Refusal::RunEnded));
 }
+
+#[test]
+fn a_provider_that_is_full_is_waited_for_until_the_window_ends() {
+    let full = || Outcome::NotMade { text: "PROVIDER_FULL: no room".to_owned(), retry_after: None };
+    let mut rows = new_run(false);
+    let mut now = NOW;
+    let end = NOW.plus(Policy::default().allocate_window);
+    while now < end {
+        rows = lease_reports(&lease_claims(&rows, Action::Allocate, now), full(), now);
+        assert_eq!(rows.run.state, run::State::Provisioning, "after {} attempts", rows.leases[0].attempt);
+        let (action, due_at) = rows.leases[0].next_action.expect("tried again");
+        assert_eq!(action, Action::Allocate);
+        assert!(due_at.since(now) <= Duration::from_secs(15) && due_at > now);
+        now = due_at;
+    }
+    assert!(rows.leases[0].attempt > 40);
+    let (failed, ..) = changed(&rows, Trigger::Tick, end);
+    assert!(matches!(failed.run.outcome, Some(run::Outcome::Failed { reason: FailureReason::AllocateTimeout, .. })));
+    assert_eq!(failed.leases[0].receipt.as_ref().map(|receipt| receipt.kind), Some(ReceiptKind::NeverCreated));
+
+    // Attempts whose outcome is not known are still counted.
+    let mut doubtful = acquire(true);
+    for attempt in 1..=Policy::default().allocate_attempts {
+        let at = NOW.plus(MINUTE * attempt);
+        doubtful = reported(&claimed(&doubtful, Action::Allocate, at), unknown(), at);
+    }
+    assert_eq!(doubtful.state, State::Releasing);
+}
+
+#[test]
+fn a_teardown_that_nobody_takes_up_is_seen_to_have_failed() {
+    let hour = Policy::default().teardown;
+    for claimed_once in [false, true] {
+        let (rows, ..) = changed(&ready_run(true), Trigger::Cancel, NOW);
+        let (mut rows, ..) = changed(&rows, Trigger::Delete, NOW);
+        if claimed_once {
+            rows = lease_reports(&lease_claims(&rows, Action::Release, NOW), Outcome::Accepted, NOW);
+        }
+        let end = NOW.plus(hour);
+        assert_eq!(due(&rows, NOW), Some(end), "looked at then");
+        assert!(!matches!(try_apply(&rows, Trigger::Tick, Time(end.0 - 1)), Applied::Changed { .. }));
+        let (rows, ..) = changed(&rows, Trigger::Tick, end);
+        assert_eq!((rows.run.state, rows.leases[0].state), (run::State::DeletionFailed, State::ReleaseFailed));
+        assert_eq!(rows.leases[0].failure.as_ref().map(|(class, _)| class.as_str()), Some("UNAVAILABLE"));
+        assert!(rows.leases[0].next_action.is_some(), "a worker that comes back tries again");
+        assert_eq!(due(&rows, end), None);
+        let (rows, ..) = changed(&rows, Trigger::RetryDeletion, end);
+        assert_eq!((rows.run.state, due(&rows, end)), (run::State::Deleting, Some(end.plus(hour))), "a fresh hour");
+    }
+}
+
+#[test]
+fn error_texts_go_with_the_deletion_and_reasons_stay() {
+    let rows = lease_claims(&new_run(false), Action::Allocate, NOW);
+    let text = || "canary".to_owned();
+    let rows = lease_reports(&rows, Outcome::Refused { class: FailureClass::Rejected, text: text() }, NOW);
+    assert!(format!("{rows:?}").contains("canary"));
+    let (rows, ..) = changed(&rows, Trigger::Delete, NOW);
+    assert_eq!(rows.run.state, run::State::Deleted);
+    assert!(!format!("{rows:?}").contains("canary"));
+    assert!(matches!(rows.run.outcome, Some(run::Outcome::Failed { reason: FailureReason::AllocateRefused, .. })));
+    assert!(rows.leases[0].failure.is_some());
+}
