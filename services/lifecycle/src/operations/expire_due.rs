@@ -1,6 +1,8 @@
 //! Time passes (R10): claims whose worker died or whose deadline passed end, deadlines fire. Every replica runs this every
 //! second through the same transactions as everything else; a run that another transaction holds is skipped.
 
+use std::time::Duration;
+
 use berth_domain::{aggregate::Trigger, id::RunId, lease, session};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
@@ -15,11 +17,16 @@ const PER_ROUND: u32 = 200;
 /// Rounds between two removals of long gone workers.
 const ROUNDS_PER_SWEEP: u64 = 3600;
 
+/// The longest time between two checkpoints of the database, and the shortest.
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(600);
+const CHECKPOINT_APART: Duration = Duration::from_secs(60);
+
 /// Runs rounds until the shutdown.
 pub(crate) async fn run(app: Lifecycle) {
     let mut every = interval(app.config.expire_every);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut rounds: u64 = 0;
+    let mut checkpoint = Instant::now();
     loop {
         tokio::select! {
             _ = every.tick() => {}
@@ -35,6 +42,13 @@ pub(crate) async fn run(app: Lifecycle) {
             tracing::warn!(error = &error as &dyn std::error::Error, "old workers not removed");
         }
         rounds += 1;
+        let since = checkpoint.elapsed();
+        if since >= CHECKPOINT_EVERY || since >= CHECKPOINT_APART && app.store.owes_checkpoint() {
+            checkpoint = Instant::now();
+            if let Err(error) = app.store.checkpoint().await {
+                tracing::warn!(error = &error as &dyn std::error::Error, "database not checkpointed");
+            }
+        }
         let took = started.elapsed();
         if took > app.config.expire_every {
             tracing::warn!(took_ms = took.as_millis() as u64, "expiry round is slow");

@@ -83,6 +83,17 @@ impl Pools {
         })
     }
 
+    /// Empties SQLite's write-ahead log; false when readers kept it. Postgres needs none.
+    pub(crate) async fn checkpoint(&self) -> Result<bool, StoreError> {
+        match self {
+            Self::Sqlite { write, .. } => {
+                let row = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").fetch_one(write).await?;
+                Ok(row.try_get::<i64, _>(0)? == 0)
+            }
+            Self::Postgres(_) => Ok(true),
+        }
+    }
+
     pub(crate) async fn close(&self) {
         match self {
             Self::Sqlite { write, read } => {

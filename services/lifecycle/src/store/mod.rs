@@ -23,7 +23,10 @@ mod transact;
 mod workers;
 mod write;
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use berth_domain::id::deployment_hash;
 use berth_events::Bus;
@@ -64,6 +67,8 @@ struct Inner {
     deployment: Uuid,
     deployment_hash: String,
     appends: append::Grouping,
+    /// Content was erased since the last checkpoint.
+    erased: AtomicBool,
 }
 
 impl Store {
@@ -83,6 +88,8 @@ impl Store {
                 deployment,
                 deployment_hash: deployment_hash(deployment),
                 appends,
+                // By an earlier process, perhaps.
+                erased: AtomicBool::new(true),
             }),
         })
     }
@@ -90,6 +97,29 @@ impl Store {
     /// Ends all connections; what is in flight finishes first.
     pub async fn close(&self) {
         self.inner.pools.close().await;
+    }
+
+    /// Moves the write-ahead log into the database and empties it (SQLite; Postgres does so by itself). What was erased is
+    /// in no file afterwards.
+    ///
+    /// # Errors
+    /// [`StoreError`]; it may be tried again later.
+    pub async fn checkpoint(&self) -> Result<(), StoreError> {
+        let due = self.inner.erased.swap(false, Ordering::Relaxed);
+        let done = self.inner.pools.checkpoint().await;
+        if !matches!(done, Ok(true)) && due {
+            self.note_erased();
+        }
+        done.map(|_| ())
+    }
+
+    /// Content was erased that the write-ahead log may still hold.
+    pub fn owes_checkpoint(&self) -> bool {
+        self.inner.erased.load(Ordering::Relaxed)
+    }
+
+    fn note_erased(&self) {
+        self.inner.erased.store(true, Ordering::Relaxed);
     }
 
     /// Which database this is.

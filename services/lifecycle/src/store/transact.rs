@@ -135,6 +135,7 @@ impl UnitOfWork<'_> {
     pub(super) async fn commit(mut self) -> Result<Option<u64>, StoreError> {
         let mut hints = Vec::new();
         let mut last = None;
+        let erased = self.written.iter().any(|written| written.erased);
         self.written.sort_by(|a, b| a.tenant.cmp(&b.tenant));
         for written in self.written {
             if written.visible {
@@ -148,6 +149,9 @@ impl UnitOfWork<'_> {
             hints.extend(small.map(|event| Hint::Event(Box::new(event))));
         }
         self.tx.commit().await?;
+        if erased {
+            self.store.note_erased();
+        }
         for hint in hints {
             self.store.bus().publish(hint);
         }

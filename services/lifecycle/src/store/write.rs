@@ -25,6 +25,8 @@ pub(super) struct Written {
     pub(super) tenant: String,
     /// Something a client can see changed (more than the log's length).
     pub(super) visible: bool,
+    /// The run's content was erased.
+    pub(super) erased: bool,
     pub(super) queues: Vec<Queue>,
     pub(super) events: Vec<proto::Event>,
     /// The newest event's number.
@@ -45,6 +47,7 @@ pub(super) async fn changes(tx: &mut Tx, loaded: &Loaded, mut changes: Changes) 
             run_id: run_id.clone(),
             tenant,
             visible: false,
+            erased: false,
             queues: vec![],
             events: vec![],
             last_seq: loaded.record.last_seq,
@@ -94,10 +97,11 @@ pub(super) async fn changes(tx: &mut Tx, loaded: &Loaded, mut changes: Changes) 
     if let Some(spent) = &changes.spent {
         write_spent(tx, spent).await?;
     }
-    if after.run.state == State::Deleted && loaded.aggregate.run.state != State::Deleted {
+    let erased = after.run.state == State::Deleted && loaded.aggregate.run.state != State::Deleted;
+    if erased {
         erase(tx, loaded).await?;
     }
-    Ok(Written { run_id: run_id.clone(), tenant, visible, queues, events: appended, last_seq, transition_seq })
+    Ok(Written { run_id: run_id.clone(), tenant, visible, erased, queues, events: appended, last_seq, transition_seq })
 }
 
 /// Whether a client reading the run would see a difference; signs of life and claims are no news.
@@ -132,7 +136,8 @@ pub(super) async fn created(
     )
     .await?;
     let tenant = aggregate.run.tenant.to_string();
-    Ok(Written { run_id, tenant, visible: true, queues: vec![Queue::Lease], events, last_seq, transition_seq })
+    let queues = vec![Queue::Lease];
+    Ok(Written { run_id, tenant, visible: true, erased: false, queues, events, last_seq, transition_seq })
 }
 
 /// Writes the rows that changed.
@@ -173,7 +178,7 @@ async fn write_lease(tx: &mut Tx, lease: &Lease) -> Result<(), StoreError> {
             lease.run.as_str(),
             lease.generation,
             provider.as_str(),
-            lease.identity.as_ref().map(|identity| identity.scope.as_str()),
+            lease.bound_to(),
             lease.state.as_str(),
             lease.next_action.map(|(action, _)| action.as_str()),
             lease.next_action.map(|(_, at)| at),
@@ -351,7 +356,8 @@ async fn write_spent(tx: &mut Tx, spent: &Spent) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// DELETED: prompt, messages, events and result go in the transaction that proves the deletion.
+/// DELETED: prompt, messages, events and result go in the transaction that proves the deletion. Error texts are gone from the
+/// rows already.
 async fn erase(tx: &mut Tx, loaded: &Loaded) -> Result<(), StoreError> {
     let run_id = loaded.run_id().as_str();
     let mut spec = loaded.record.spec.clone();
