@@ -3,7 +3,7 @@
 //! Must not live here: what an operation does with the run.
 
 use berth_domain::{
-    id::{RunId, TenantId},
+    id::{LeaseId, RunId, TenantId},
     run::State,
 };
 
@@ -11,7 +11,7 @@ use crate::{
     Lifecycle,
     authenticate::Admitted,
     error::Error,
-    policy::{Decision, Resource},
+    policy::{Decision, Resource, Service},
     store::Loaded,
 };
 
@@ -48,6 +48,22 @@ pub(crate) fn reason(text: &str) -> Result<&str, Error> {
         return Err(Error::invalid("reason", "REASON_INVALID", message));
     }
     Ok(text)
+}
+
+/// Leases are the work of sandbox-broker, sessions that of sessions: neither speaks for the other's rows.
+///
+/// # Errors
+/// PERMISSION_DENIED (QUEUE_FORBIDDEN).
+pub(crate) fn own_row(service: Service, row_id: &str) -> Result<(), Error> {
+    let own = match service {
+        Service::SandboxBroker => LeaseId::parse(row_id).is_ok(),
+        Service::Sessions => LeaseId::parse(row_id).is_err(),
+        Service::Gateway => false,
+    };
+    if own {
+        return Ok(());
+    }
+    Err(Error::Denied { reason: "QUEUE_FORBIDDEN", message: "this row belongs to another service".to_owned() })
 }
 
 impl Lifecycle {

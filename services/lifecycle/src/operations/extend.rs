@@ -16,6 +16,7 @@ use crate::{
     Lifecycle,
     authenticate::Admitted,
     error::Error,
+    guard,
     store::{Changes, Decision, HeldRow},
 };
 
@@ -24,7 +25,7 @@ const MAX_HELD: usize = 256;
 const UNNAMED_FOR: Duration = Duration::from_secs(10);
 
 /// HELD, DESIRE_CHANGED or GONE per fence. A claim of this worker that it has not named for ten seconds is ended: the
-/// answer that carried it never arrived.
+/// answer that carried it never arrived. Rows of the other service are GONE.
 ///
 /// # Errors
 /// INVALID_ARGUMENT.
@@ -33,17 +34,21 @@ pub(crate) async fn extend(
     call: &Admitted,
     request: proto::ExtendRequest,
 ) -> Result<proto::ExtendResponse, Error> {
-    call.service()?;
+    let service = call.service()?;
     if request.held.len() > MAX_HELD {
         return Err(Error::invalid("held", "HELD_TOO_MANY", "at most 256 fences at once"));
     }
     let alive = app.config.limits.alive;
-    let (rows, now) = app.store.extend_worker(&request.worker_id, alive).await?;
-    let rows: HashMap<String, HeldRow> = rows.into_iter().map(|row| (row_id(&row).to_owned(), row)).collect();
+    let (rows, now) = app.store.extend_worker((&request.worker_id, service.as_str()), alive).await?;
+    let own = rows.into_iter().filter(|row| guard::own_row(service, row_id(row)).is_ok());
+    let rows: HashMap<String, HeldRow> = own.map(|row| (row_id(&row).to_owned(), row)).collect();
     let answers = request.held.iter().map(|held| answer(held, rows.get(&held.row_id), now)).collect();
     for row in rows.values() {
         if !request.held.iter().any(|held| held.row_id == row_id(row)) && now.since(claimed_at(row)) >= UNNAMED_FOR {
-            end_unnamed(app, row).await?;
+            // The answers must arrive whatever becomes of this.
+            if let Err(error) = end_unnamed(app, row).await {
+                tracing::warn!(row_id = row_id(row), error = &error as &dyn std::error::Error, "claim not ended");
+            }
         }
     }
     Ok(proto::ExtendResponse { answers, alive_for: Some(duration_to_proto(alive)) })

@@ -9,7 +9,7 @@ use berth_domain::{id::RunId, lease::Lease, session::Session, time::Time};
 
 use super::{
     Store, StoreError,
-    engine::{Engine, Tx, args},
+    engine::{Engine, Row, Tx, args},
 };
 
 /// Workers not heard of for this long are removed.
@@ -56,25 +56,29 @@ impl Store {
         tx.commit().await
     }
 
-    /// Renews a worker and lists every row it holds by claim, as of after the renewal.
+    /// Renews a worker of a service and lists every row it holds by claim, as of after the renewal.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn extend_worker(&self, worker_id: &str, alive: Duration) -> Result<(Vec<HeldRow>, Time), StoreError> {
+    pub async fn extend_worker(
+        &self,
+        (worker_id, service): (&str, &str),
+        alive: Duration,
+    ) -> Result<(Vec<HeldRow>, Time), StoreError> {
         let mut tx = self.begin().await?;
         let now = self.now(&mut tx).await?;
         // A worker unknown here has no claims; it appears with its next Claim.
         tx.execute(
-            "UPDATE workers SET alive_until = $2 WHERE worker_id = $1 AND alive_until < $2",
-            args![worker_id, now.plus(alive)],
+            "UPDATE workers SET alive_until = $2 WHERE worker_id = $1 AND service = $3 AND alive_until < $2",
+            args![worker_id, now.plus(alive), service],
         )
         .await?;
         let mut held = Vec::new();
         for row in tx.rows("SELECT doc FROM leases WHERE claimed_by = $1 LIMIT 1000", args![worker_id]).await? {
-            held.push(HeldRow::Lease(Box::new(row.document("doc")?)));
+            held.extend(readable(&row).map(|lease| HeldRow::Lease(Box::new(lease))));
         }
         for row in tx.rows("SELECT doc FROM sessions WHERE claimed_by = $1 LIMIT 1000", args![worker_id]).await? {
-            let session: Session = row.document("doc")?;
+            let Some(session) = readable::<Session>(&row) else { continue };
             let waiting = waiting(&mut tx, &session.run).await?;
             held.push(HeldRow::Session(Box::new(session), waiting));
         }
@@ -128,6 +132,13 @@ impl Store {
         tx.commit().await?;
         Ok(gone)
     }
+}
+
+/// A row that cannot be read is logged and passed over: the worker's other claims live on.
+fn readable<T: serde::de::DeserializeOwned>(row: &Row) -> Option<T> {
+    row.document("doc")
+        .inspect_err(|error| tracing::error!(error = error as &dyn std::error::Error, "a held row cannot be read"))
+        .ok()
 }
 
 /// Until when the worker lives; None when its row is missing or says something else.
