@@ -3,8 +3,8 @@
 
 use berth_domain::{
     aggregate::Trigger,
-    id::{LeaseId, WorkerId},
-    lease,
+    id::{LeaseId, RunId, WorkerId},
+    lease::{self, Lease},
     session::{self, LaunchPlan},
 };
 use berth_rpc::lifecycle as proto;
@@ -15,6 +15,9 @@ use crate::{
     store::{Changes, Loaded},
     to_proto,
 };
+
+/// Texts of messages that travel with one piece of work, together.
+const MAX_TEXTS_BYTES: usize = 3 << 20;
 
 /// Marks the row for the worker if its next action is due; the work without message texts.
 ///
@@ -75,16 +78,52 @@ fn assign_session(
 }
 
 impl Lifecycle {
-    /// Fills the texts of the messages into a session's work. Texts never change, so that they may be read after the commit.
-    pub(crate) async fn fill_texts(&self, work: &mut proto::Work) -> Result<(), Error> {
-        let Some(proto::work::Detail::Session(detail)) = &mut work.detail else { return Ok(()) };
-        if detail.messages.is_empty() {
-            return Ok(());
+    /// Whether a worker that serves `localities` can do what is due for the row. A host-bound sandbox, and one that may
+    /// exist, is only seen from the host it was asked for on.
+    pub(crate) fn can_reach(&self, loaded: &Loaded, row_id: &str, localities: &[String]) -> bool {
+        let lease = loaded.aggregate.leases.iter().find(|lease| lease.id.as_str() == row_id);
+        let Some(lease) = lease.filter(|lease| self.is_host_bound(lease)) else { return true };
+        lease.bound_to().is_none_or(|scope| localities.is_empty() || localities.iter().any(|served| served == scope))
+    }
+
+    /// Writes into the claim of an ALLOCATE where it is tried, in the claim's own transaction: should nothing more be heard
+    /// of it, only that host can tell whether a sandbox was made. A worker that serves several hosts does not say which.
+    pub(crate) fn remember_scope(&self, changes: &mut Changes, row_id: &str, localities: &[String]) {
+        let scope = match localities {
+            [scope] => Some(scope.as_str()),
+            [] | [_, _, ..] => None,
+        };
+        let Some(next) = &mut changes.next else { return };
+        for lease in next.leases.iter_mut().filter(|lease| lease.id.as_str() == row_id) {
+            if self.is_host_bound(lease) {
+                lease.asked_in(scope);
+            }
         }
-        let mut texts = self.store.open_texts(&crate::guard::run_id(&work.run_id)?).await?;
+    }
+
+    /// Only the broker that made the lease's sandbox can reach it.
+    pub(crate) fn is_host_bound(&self, lease: &Lease) -> bool {
+        self.config.host_bound_providers.contains(&lease.provider)
+    }
+
+    /// Fills the texts of the first messages into a session's work, as many as an answer holds; the worker finds the others
+    /// in the log. Texts never change, so that they may be read after the commit. The work is claimed by then and must reach
+    /// its worker: what cannot be read is left out.
+    pub(crate) async fn fill_texts(&self, work: &mut proto::Work) {
+        let Some(proto::work::Detail::Session(detail)) = &mut work.detail else { return };
+        if detail.messages.is_empty() {
+            return;
+        }
+        let Ok(run_id) = RunId::parse(&work.run_id) else { return };
+        let mut texts = match self.store.open_texts(&run_id, MAX_TEXTS_BYTES).await {
+            Ok(texts) => texts,
+            Err(error) => {
+                tracing::warn!(%run_id, error = &error as &dyn std::error::Error, "texts of messages not read");
+                return;
+            }
+        };
         for message in &mut detail.messages {
             message.text = texts.remove(&message.message_id).unwrap_or_default();
         }
-        Ok(())
     }
 }

@@ -121,6 +121,11 @@ impl Error {
         Self::IllegalState { reason, message: message.into() }
     }
 
+    /// The transaction lost a race to another one; nothing is wrong with the store.
+    pub fn is_lost_race(&self) -> bool {
+        matches!(self, Self::Store(error) if error.is_retriable())
+    }
+
     /// The kind, which decides the code on the wire.
     pub fn kind(&self) -> Kind {
         match self {

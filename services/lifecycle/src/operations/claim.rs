@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use berth_domain::id::WorkerId;
+use berth_domain::{failure::Kind, id::WorkerId};
 use berth_events::{Hint, Queue};
 use berth_rpc::{duration_from_proto, duration_to_proto, lifecycle as proto};
+use prost::Message as _;
 use proto::claim_request::Queue as Asked;
 use tokio::time::Instant;
 
@@ -21,6 +22,10 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 const MAX_SLOTS: u32 = 64;
 const MAX_LOCALITIES: usize = 64;
 const MAX_NAME_BYTES: usize = 512;
+/// No further work joins an answer that is larger; with the last one it stays well below what a client decodes (12 MiB).
+const MAX_ANSWER_BYTES: usize = 4 << 20;
+/// Rows looked at beyond the slots, so that a few that cannot be read do not stop the queue.
+const SPARE: u32 = 100;
 
 /// What a worker asked for, checked.
 struct Demand {
@@ -96,42 +101,60 @@ fn parse(service: Service, request: proto::ClaimRequest) -> Result<Demand, Error
     })
 }
 
-/// One look at the queue. A run that another transaction holds is left to a later look.
+/// One look at the queue. A run that another transaction holds is left to a later look, and so is one that cannot be read:
+/// it keeps no other from its worker. What is claimed already always reaches the worker.
 async fn take(app: &Lifecycle, demand: &Demand) -> Result<Vec<proto::Work>, Error> {
-    let mut works = Vec::new();
-    for due in candidates(app, demand).await? {
-        if works.len() as u32 >= demand.slots {
-            break;
-        }
-        match take_one(app, demand, &due).await {
-            Ok(Some(mut work)) => {
-                app.fill_texts(&mut work).await?;
-                works.push(work);
+    let mut works: Vec<proto::Work> = Vec::new();
+    let mut bytes = 0;
+    for (slots, group) in candidates(app, demand).await? {
+        let before = works.len();
+        for due in group {
+            if works.len() >= demand.slots as usize || works.len() - before >= slots as usize {
+                break;
             }
-            Ok(None) => {}
-            // What is claimed already must reach the worker; the rest comes with the next look.
-            Err(Error::Store(error)) if error.is_retriable() || !works.is_empty() => {
-                tracing::warn!(run_id = %due.run_id, error = &error as &dyn std::error::Error, "claim failed");
+            if bytes > MAX_ANSWER_BYTES {
+                return Ok(works);
             }
-            Err(error) => return Err(error),
+            match take_one(app, demand, &due).await {
+                Ok(Some(mut work)) => {
+                    app.fill_texts(&mut work).await;
+                    bytes += work.encoded_len();
+                    works.push(work);
+                }
+                Ok(None) => {}
+                Err(error) if error.kind() == Kind::Unavailable && works.is_empty() && !error.is_lost_race() => {
+                    return Err(error);
+                }
+                Err(error) => {
+                    tracing::warn!(run_id = %due.run_id, error = &error as &dyn std::error::Error, "claim failed");
+                }
+            }
         }
     }
     Ok(works)
 }
 
-async fn candidates(app: &Lifecycle, demand: &Demand) -> Result<Vec<Due>, Error> {
+/// Rows that seem due, with how many of them may be taken. More than that are looked at: some may turn out not to be due.
+async fn candidates(app: &Lifecycle, demand: &Demand) -> Result<Vec<(u32, Vec<Due>)>, Error> {
     match demand.queue {
-        Queue::Session => Ok(app.store.due_sessions(demand.slots).await?),
+        Queue::Session => {
+            let due = app.store.due_sessions(demand.slots + SPARE).await?;
+            Ok(vec![(demand.slots, due)])
+        }
         Queue::Lease => {
-            let mut due = Vec::new();
+            let mut groups = Vec::new();
             for (provider, slots) in &demand.provider_slots {
+                let slots = (*slots).min(demand.slots);
+                if slots == 0 {
+                    continue;
+                }
                 let host_bound = app.config.host_bound_providers.contains(provider);
                 let localities =
                     Some(demand.worker.localities.as_slice()).filter(|some| host_bound && !some.is_empty());
-                let limit = (*slots).min(demand.slots);
-                due.extend(app.store.due_leases(&LeaseDemand { provider, localities, limit }).await?);
+                let due = app.store.due_leases(&LeaseDemand { provider, localities, limit: slots + SPARE }).await?;
+                groups.push((slots, due));
             }
-            Ok(due)
+            Ok(groups)
         }
     }
 }
@@ -141,8 +164,12 @@ async fn take_one(app: &Lifecycle, demand: &Demand, due: &Due) -> Result<Option<
     app.store
         .claim(&due.run_id, worker, |loaded| {
             let mut changes = Changes { actor: demand.worker.id.clone(), ..Changes::default() };
+            if !app.can_reach(loaded, &due.row_id, &demand.worker.localities) {
+                return Ok(Decision::unchanged(None));
+            }
             let row = (due.row_id.as_str(), &demand.worker_id);
             let work = assign(loaded, &mut changes, row, app.store.deployment_hash())?;
+            app.remember_scope(&mut changes, &due.row_id, &demand.worker.localities);
             Ok(Decision::changed(work, changes))
         })
         .await

@@ -20,12 +20,15 @@ use crate::{
 const MAX_TEXT_BYTES: usize = 1 << 20;
 /// Messages of one session that may wait.
 const MAX_WAITING: usize = 100;
+/// Their texts together.
+const MAX_WAITING_BYTES: u64 = 8 << 20;
 
 /// Queued once per message id.
 ///
 /// # Errors
-/// FAILED_PRECONDITION (SANDBOX_RELEASED, RUN_SETTLED); RESOURCE_EXHAUSTED (MESSAGES_WAITING); NOT_FOUND; denied;
-/// INVALID_ARGUMENT (MESSAGE_TEXT_INVALID, MESSAGE_ID_INVALID).
+/// FAILED_PRECONDITION (SANDBOX_RELEASED, RUN_SETTLED); RESOURCE_EXHAUSTED (QUEUE_FULL); NOT_FOUND; denied;
+/// ALREADY_EXISTS (MESSAGE_ID_REUSED) for a known id with another text; INVALID_ARGUMENT (MESSAGE_TEXT_INVALID,
+/// MESSAGE_ID_INVALID).
 pub(crate) async fn queue_message(
     app: &Lifecycle,
     call: &Admitted,
@@ -34,7 +37,7 @@ pub(crate) async fn queue_message(
     let run_id = guard::run_id(&request.run_id)?;
     let text = text(&request.text)?;
     let id = message_id(&request.message_id)?;
-    let (message_id, loaded) = app
+    let (known, loaded) = app
         .store
         .transact_run(&run_id, |loaded| {
             app.allow(call, loaded)?;
@@ -42,9 +45,10 @@ pub(crate) async fn queue_message(
             let session = &loaded.aggregate.session;
             let known = session.messages.iter().any(|message| message.id == id);
             let waiting = session.messages.iter().filter(|message| message.is_open()).count();
-            if !known && waiting >= MAX_WAITING {
-                let message = "too many messages are waiting".to_owned();
-                return Err(Error::Exhausted { reason: "MESSAGES_WAITING", message });
+            let bytes = loaded.open_bytes + text.len() as u64;
+            if !known && (waiting >= MAX_WAITING || bytes > MAX_WAITING_BYTES) {
+                let message = "at most 100 messages and 8 MiB of text may wait".to_owned();
+                return Err(Error::Exhausted { reason: "QUEUE_FULL", message });
             }
             let kind = if session.unfinished() { MessageKind::Steer } else { MessageKind::Prompt };
             let message = NewMessage { id: id.clone(), kind, text: text.to_owned(), uuid: Uuid::now_v7() };
@@ -53,9 +57,15 @@ pub(crate) async fn queue_message(
             if loaded.apply(&mut changes, &Trigger::Session(send))? {
                 changes.events.push(user_message(&id, text, &call.actor(), loaded.now));
             }
-            Ok(Decision::changed(id.to_string(), changes))
+            Ok(Decision::changed(known, changes))
         })
         .await?;
+    let message_id = id.to_string();
+    // Nothing was changed for a known id, and a text never changes.
+    if known && app.store.message_text(&run_id, &message_id).await?.is_some_and(|stored| stored != text) {
+        let message = "this message id was used for another text".to_owned();
+        return Err(Error::Exists { reason: "MESSAGE_ID_REUSED", message });
+    }
     Ok(proto::QueueMessageResponse { message_id, run: Some(to_proto::run(&loaded)) })
 }
 

@@ -3,7 +3,7 @@
 
 use berth_domain::{
     aggregate::Trigger,
-    failure::FailureReason,
+    failure::{FailureClass, FailureReason},
     id::{LeaseId, WorkerId},
     lease, session,
     time::Time,
@@ -21,6 +21,7 @@ use crate::{
     authenticate::Admitted,
     error::Error,
     from_proto, guard,
+    policy::Service,
     store::{Changes, Decision, Loaded, Progress, Spent, audit::AuditEntry},
 };
 
@@ -34,29 +35,30 @@ struct Report {
     worker: WorkerId,
     fence: u64,
     hash: Vec<u8>,
-    service: &'static str,
+    service: Service,
 }
 
 /// Applies the outcome.
 ///
 /// # Errors
-/// ABORTED (STALE_FENCE); INVALID_ARGUMENT (OUTCOME_MISMATCH and others); NOT_FOUND.
+/// ABORTED (STALE_FENCE); INVALID_ARGUMENT (OUTCOME_MISMATCH and others); PERMISSION_DENIED (QUEUE_FORBIDDEN) for the other
+/// service's rows; NOT_FOUND.
 pub(crate) async fn report(
     app: &Lifecycle,
     call: &Admitted,
     request: proto::ReportRequest,
 ) -> Result<proto::ReportResponse, Error> {
     let run_id = guard::run_id(&request.run_id)?;
-    let report = parse(call.service()?.as_str(), request)?;
-    let outcome = app.store.transact(&run_id, |loaded| decide(loaded, &report, app.store.deployment_hash())).await?;
+    let report = parse(call.service()?, request)?;
+    let outcome = app.store.transact(&run_id, |loaded| decide(app, loaded, &report)).await?;
     let mut response = outcome?;
     if let Some(next) = &mut response.next {
-        app.fill_texts(next).await?;
+        app.fill_texts(next).await;
     }
     Ok(response)
 }
 
-fn parse(service: &'static str, request: proto::ReportRequest) -> Result<Report, Error> {
+fn parse(service: Service, request: proto::ReportRequest) -> Result<Report, Error> {
     let outcome = request
         .outcome
         .clone()
@@ -76,8 +78,9 @@ fn parse(service: &'static str, request: proto::ReportRequest) -> Result<Report,
 /// The inner error is committed with its audit line; the outer one changes nothing.
 type Outcomes = Result<proto::ReportResponse, Error>;
 
-fn decide(loaded: &Loaded, report: &Report, deployment_hash: &str) -> Result<Decision<Outcomes>, Error> {
+fn decide(app: &Lifecycle, loaded: &Loaded, report: &Report) -> Result<Decision<Outcomes>, Error> {
     let row_id = report.request.row_id.as_str();
+    guard::own_row(report.service, row_id)?;
     let spent = loaded.spent.iter().find(|spent| spent.row_id == row_id && spent.fence == report.fence);
     if let Some(spent) = spent
         && spent.request_hash == report.hash
@@ -89,7 +92,7 @@ fn decide(loaded: &Loaded, report: &Report, deployment_hash: &str) -> Result<Dec
     }
     let mut changes = Changes { actor: report.worker.to_string(), ..Changes::default() };
     let applied = match LeaseId::parse(row_id) {
-        Ok(lease_id) => apply_to_lease(loaded, &mut changes, &lease_id, report)?,
+        Ok(lease_id) => apply_to_lease(app, loaded, &mut changes, (&lease_id, report))?,
         Err(_) => apply_to_session(loaded, &mut changes, report)?,
     };
     if !applied {
@@ -97,7 +100,7 @@ fn decide(loaded: &Loaded, report: &Report, deployment_hash: &str) -> Result<Dec
         return Err(Error::invalid("outcome", "OUTCOME_MISMATCH", message));
     }
     let next = if report.request.take_next {
-        assign(loaded, &mut changes, (row_id, &report.worker), deployment_hash)?
+        assign(loaded, &mut changes, (row_id, &report.worker), app.store.deployment_hash())?
     } else {
         None
     };
@@ -138,7 +141,12 @@ fn stale(loaded: &Loaded, report: &Report) -> Decision<Outcomes> {
         resource: report.request.row_id.chars().take(128).collect(),
         decision: "IGNORED".to_owned(),
         policies: String::new(),
-        detail: format!("stale fence {} of {}: {}", report.fence, report.service, outcome_detail(&report.outcome)),
+        detail: format!(
+            "stale fence {} of {}: {}",
+            report.fence,
+            report.service.as_str(),
+            outcome_detail(&report.outcome)
+        ),
     };
     Decision::unchanged(Err(Error::stale_fence())).audited(entry)
 }
@@ -194,9 +202,19 @@ fn deadline_of(loaded: &Loaded, row_id: &str, fence: u64) -> Option<Time> {
     }
 }
 
-fn apply_to_lease(loaded: &Loaded, changes: &mut Changes, lease_id: &LeaseId, report: &Report) -> Result<bool, Error> {
+fn apply_to_lease(
+    app: &Lifecycle,
+    loaded: &Loaded,
+    changes: &mut Changes,
+    (lease_id, report): (&LeaseId, &Report),
+) -> Result<bool, Error> {
     let Some(lease) = loaded.aggregate.lease(lease_id) else { return Ok(false) };
-    let outcome = from_proto::lease_outcome(&report.outcome, lease)?;
+    let mut outcome = from_proto::lease_outcome(&report.outcome, lease)?;
+    if matches!(outcome, lease::Outcome::Absent { .. }) && app.is_host_bound(lease) && lease.bound_to().is_none() {
+        // Nobody knows on which host it may have been made: that this one has none proves nothing.
+        let text = "the host it was asked for on is not known".to_owned();
+        outcome = lease::Outcome::TeardownFailed { class: FailureClass::ScopeChanged, text, retry_after: None };
+    }
     if let Outcome::Unknown(proto::Unknown { create_horizon: Some(horizon), .. }) = &report.outcome {
         widen_horizon(loaded, changes, lease_id, horizon);
     }

@@ -27,6 +27,11 @@ pub(super) enum Lock {
 const SELECT_LEASES: &str = "SELECT lease_id AS row_id, doc, spent_fence, spent_request_hash, spent_reply
                              FROM leases WHERE run_id = $1 ORDER BY generation";
 
+/// Lengths are known without reading the texts.
+const SELECT_MESSAGES: &str = "SELECT doc, CASE WHEN state IN ('QUEUED', 'DELIVERED', 'ACCEPTED')
+                                           THEN CAST(octet_length(text) AS BIGINT) ELSE CAST(0 AS BIGINT) END AS bytes
+                               FROM messages WHERE run_id = $1 ORDER BY ordinal";
+
 /// Locks the run's row; false when it is unknown, or held and to be skipped.
 pub(super) async fn lock(tx: &mut Tx, run_id: &RunId, lock: Lock) -> Result<bool, StoreError> {
     let sql = match (tx.engine(), lock) {
@@ -57,8 +62,7 @@ pub(super) async fn run(tx: &mut Tx, run_id: &RunId, now: Time) -> Result<Option
         )
         .await?
         .ok_or_else(|| StoreError::Unknown("a run without a session".to_owned()))?;
-    let messages =
-        tx.rows("SELECT doc FROM messages WHERE run_id = $1 ORDER BY ordinal", args![run_id.as_str()]).await?;
+    let messages = tx.rows(SELECT_MESSAGES, args![run_id.as_str()]).await?;
     loaded(&row, &leases, &session, &messages, now).map(Some)
 }
 
@@ -73,12 +77,13 @@ pub(super) fn loaded(
     let spent = leases.iter().chain([session]).map(spent).filter_map(Result::transpose).collect::<Result<_, _>>()?;
     let mut session: Session = session.document("doc")?;
     session.messages = messages.iter().map(|row| row.document::<Message>("doc")).collect::<Result<_, _>>()?;
+    let bytes = messages.iter().map(|row| row.int("bytes")).sum::<Result<i64, _>>()?;
     let aggregate = Aggregate {
         run: row.document::<Run>("doc")?,
         leases: leases.iter().map(|row| row.document::<Lease>("doc")).collect::<Result<_, _>>()?,
         session,
     };
-    Ok(Loaded { aggregate, record: record(row)?, spent, now })
+    Ok(Loaded { aggregate, open_bytes: bytes.unsigned_abs(), record: record(row)?, spent, now })
 }
 
 fn spent(row: &Row) -> Result<Option<Spent>, StoreError> {

@@ -31,7 +31,7 @@ pub struct Due {
 pub struct LeaseDemand<'a> {
     /// The provider.
     pub provider: &'a str,
-    /// Only leases without a sandbox yet, or made under one of these scopes; None: any.
+    /// Only leases of which no sandbox can exist yet, or asked for or made under one of these scopes; None: any.
     pub localities: Option<&'a [String]>,
     /// How many.
     pub limit: u32,
@@ -61,7 +61,7 @@ impl Store {
                 (None, _) | (_, None) => true,
             };
             if reachable && due.len() < demand.limit as usize {
-                due.push(read_due(&row)?);
+                due.extend(readable(&row));
             }
         }
         Ok(due)
@@ -74,15 +74,14 @@ impl Store {
     pub async fn due_sessions(&self, limit: u32) -> Result<Vec<Due>, StoreError> {
         let mut tx = self.begin_read().await?;
         let now = self.now(&mut tx).await?;
-        tx.rows(
-            "SELECT session_id AS row_id, run_id FROM sessions
-             WHERE next_action_at <= $1 AND claimed_by IS NULL ORDER BY next_action_at LIMIT $2",
-            args![now, limit],
-        )
-        .await?
-        .iter()
-        .map(read_due)
-        .collect()
+        let rows = tx
+            .rows(
+                "SELECT session_id AS row_id, run_id FROM sessions
+                 WHERE next_action_at <= $1 AND claimed_by IS NULL ORDER BY next_action_at LIMIT $2",
+                args![now, limit],
+            )
+            .await?;
+        Ok(rows.iter().filter_map(readable).collect())
     }
 
     /// Rows whose claim seems over: the action's deadline passed, or its worker is dead.
@@ -106,7 +105,7 @@ impl Store {
              LIMIT $2",
         ] {
             for row in tx.rows(sql, args![now, limit]).await? {
-                lapsed.push(read_due(&row)?);
+                lapsed.extend(readable(&row));
             }
         }
         Ok(lapsed)
@@ -194,6 +193,13 @@ fn holders(aggregate: &Aggregate) -> Vec<WorkerId> {
     let leases = aggregate.leases.iter().filter_map(|lease| lease.claim.as_ref()).map(|claim| claim.worker.clone());
     let session = aggregate.session.claim.as_ref().map(|claim| claim.worker.clone());
     leases.chain(session).collect()
+}
+
+/// A row that cannot be read is logged and passed over: it must not keep the others waiting.
+fn readable(row: &Row) -> Option<Due> {
+    read_due(row)
+        .inspect_err(|error| tracing::error!(error = error as &dyn std::error::Error, "a queue row cannot be read"))
+        .ok()
 }
 
 fn read_due(row: &Row) -> Result<Due, StoreError> {

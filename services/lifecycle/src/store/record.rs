@@ -98,6 +98,8 @@ pub struct Record {
 pub struct Loaded {
     /// Run, leases and session. Message texts are not loaded (empty): the machine never looks at them.
     pub aggregate: Aggregate,
+    /// Bytes of the texts of the messages that are not done, together. Zero in lists.
+    pub open_bytes: u64,
     /// The store's part.
     pub record: Record,
     /// The last spent fence of every row that has one.

@@ -179,20 +179,41 @@ impl Store {
             .collect()
     }
 
-    /// Texts of the run's messages that are not done, by message id.
+    /// Texts of the run's messages that are not done, by message id: the first ones in order, as long as they are within
+    /// `bytes` together.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn open_texts(&self, run_id: &RunId) -> Result<HashMap<String, String>, StoreError> {
+    pub async fn open_texts(&self, run_id: &RunId, bytes: usize) -> Result<HashMap<String, String>, StoreError> {
         let mut tx = self.begin_read().await?;
         let rows = tx
             .rows(
                 "SELECT message_id, text FROM messages
-                 WHERE run_id = $1 AND state IN ('QUEUED', 'DELIVERED', 'ACCEPTED')",
+                 WHERE run_id = $1 AND state IN ('QUEUED', 'DELIVERED', 'ACCEPTED') ORDER BY ordinal",
                 args![run_id.as_str()],
             )
             .await?;
-        rows.iter().map(|row| Ok((row.text("message_id")?, row.text("text")?))).collect()
+        let mut texts = HashMap::with_capacity(rows.len());
+        let mut left = bytes;
+        for row in rows {
+            let text = row.text("text")?;
+            let Some(rest) = left.checked_sub(text.len()) else { break };
+            left = rest;
+            texts.insert(row.text("message_id")?, text);
+        }
+        Ok(texts)
+    }
+
+    /// The text of one message; None when the run has no such message.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn message_text(&self, run_id: &RunId, message_id: &str) -> Result<Option<String>, StoreError> {
+        let mut tx = self.begin_read().await?;
+        let row = tx
+            .row("SELECT text FROM messages WHERE run_id = $1 AND message_id = $2", args![run_id.as_str(), message_id])
+            .await?;
+        row.map(|row| row.text("text")).transpose()
     }
 }
 

@@ -14,6 +14,7 @@ use berth_rpc::lifecycle::{
 };
 use berth_serve::peer::{ServiceChannel, connect_in_process};
 use secrecy::SecretString;
+use sqlx::{ConnectOptions as _, Executor as _, sqlite::SqliteConnectOptions};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, transport::Channel};
 
@@ -138,6 +139,31 @@ impl Deployment {
         }
     }
 
+    /// Runs a statement beside the store.
+    pub(crate) async fn execute(&self, sql: &str) {
+        let sql = sqlx::AssertSqlSafe(sql.to_owned());
+        match &self.postgres {
+            Some(url) => {
+                postgres::connect(url).await.execute(sql).await.expect("executed");
+            }
+            None => {
+                let options = SqliteConnectOptions::new().filename(self.folder.path().join("berth.db"));
+                options.connect().await.expect("connected").execute(sql).await.expect("executed");
+            }
+        }
+    }
+
+    /// Names of the files of this deployment that hold the text; none when the database is a server.
+    pub(crate) fn files_with(&self, text: &str) -> Vec<String> {
+        let files = std::fs::read_dir(self.folder.path()).expect("the folder is listed");
+        let files = files.map(|file| file.expect("a file").path());
+        let holds = |path: &std::path::PathBuf| {
+            let bytes = std::fs::read(path).expect("the file is read");
+            bytes.windows(text.len()).any(|window| window == text.as_bytes())
+        };
+        files.filter(holds).map(|path| path.display().to_string()).collect()
+    }
+
     /// A channel with the key of a service.
     pub(crate) fn service(&self, name: &str) -> ServiceChannel {
         ServiceChannel::with_key(self.channel.clone(), &self.service_keys[name])
@@ -161,7 +187,7 @@ impl Deployment {
 
     /// WorkService as a service.
     pub(crate) fn work(&self, service: &str) -> WorkServiceClient<ServiceChannel> {
-        WorkServiceClient::new(self.service(service))
+        WorkServiceClient::new(self.service(service)).max_decoding_message_size(12 << 20)
     }
 
     /// Makes a one-shot run on `local`.

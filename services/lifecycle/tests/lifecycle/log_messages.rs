@@ -16,6 +16,8 @@ on_both_engines!(
     a_message_to_an_ended_run_is_refused,
     a_conversation_waits_between_turns,
     a_message_has_form_and_number,
+    a_known_message_id_is_not_used_for_another_text,
+    what_waits_is_bounded_and_an_answer_carries_what_fits,
 );
 
 async fn send(
@@ -140,5 +142,29 @@ async fn a_message_has_form_and_number(d: &Deployment) {
     for _ in 0..99 {
         send(d, &run.run_id, "more", "").await.unwrap();
     }
-    assert_refused(send(d, &run.run_id, "too many", "").await, Code::ResourceExhausted, "MESSAGES_WAITING");
+    assert_refused(send(d, &run.run_id, "too many", "").await, Code::ResourceExhausted, "QUEUE_FULL");
+}
+
+async fn a_known_message_id_is_not_used_for_another_text(d: &Deployment) {
+    let run = d.create().await;
+    let id = send(d, &run.run_id, "steer", "").await.unwrap().message_id;
+    assert_refused(send(d, &run.run_id, "another", &id).await, Code::AlreadyExists, "MESSAGE_ID_REUSED");
+    assert_eq!(send(d, &run.run_id, "steer", &id).await.unwrap().message_id, id);
+    assert_eq!(user_texts(&d.events(&run.run_id).await), ["fix the failing test", "steer"]);
+}
+
+async fn what_waits_is_bounded_and_an_answer_carries_what_fits(d: &Deployment) {
+    let run = d.create().await;
+    let text = "x".repeat(1 << 20);
+    for _ in 0..7 {
+        send(d, &run.run_id, &text, "").await.unwrap();
+    }
+    assert_refused(send(d, &run.run_id, &text, "").await, Code::ResourceExhausted, "QUEUE_FULL");
+    let (broker, sessions) = (Worker::broker(d, "broker-1"), Worker::sessions(d, "sessions-1"));
+    let drive = start_driving(&broker, &sessions).await;
+    let sizes: Vec<usize> = session_detail(&drive).messages.iter().map(|message| message.text.len()).collect();
+    assert_eq!(sizes, [20, 1 << 20, 1 << 20, 0, 0, 0, 0, 0], "the others are read from the log");
+    let prompt = session_detail(&drive).messages[0].message_id.clone();
+    sessions.append(&drive, 1, vec![accepted(&prompt), finished("done", &[&prompt])]).await.unwrap();
+    send(d, &run.run_id, "there is room for a little", "").await.unwrap();
 }

@@ -38,7 +38,7 @@ pub(crate) async fn drop_database(url: &str) {
     connection.execute(sqlx::AssertSqlSafe(drop)).await.expect("drop database");
 }
 
-async fn connect(url: &str) -> PgConnection {
+pub(crate) async fn connect(url: &str) -> PgConnection {
     let until = Instant::now() + START_WITHIN;
     loop {
         match PgConnection::connect(url).await {

@@ -21,9 +21,9 @@ pub(crate) struct Worker<'d> {
 }
 
 impl<'d> Worker<'d> {
-    /// A worker of sandbox-broker.
+    /// A worker of sandbox-broker on `host-a`.
     pub(crate) fn broker(deployment: &'d Deployment, id: &str) -> Self {
-        Self { deployment, id: id.to_owned(), service: "sandbox-broker", localities: Vec::new() }
+        Self { deployment, id: id.to_owned(), service: "sandbox-broker", localities: vec!["host-a".to_owned()] }
     }
 
     /// A worker of sessions.
