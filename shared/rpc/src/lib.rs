@@ -4,9 +4,9 @@
 pub mod access;
 pub mod metadata;
 pub mod status;
+mod time;
 #[cfg(test)]
 mod wire;
-mod time;
 
 pub use time::{duration_from_proto, duration_to_proto, time_from_proto, time_to_proto};
 
