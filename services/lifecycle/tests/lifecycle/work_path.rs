@@ -30,7 +30,7 @@ async fn a_run_completes_and_is_deleted_with_a_receipt(d: &Deployment) {
     let detail = session_detail(&drive);
     assert_eq!((detail.launch, detail.messages.len()), (1, 1));
     assert_eq!(detail.messages[0].text, "fix the failing test");
-    assert_eq!((detail.workdir.as_str(), detail.base_commit.as_str()), ("/work/repo", "c0ffee"));
+    assert_eq!((detail.workdir.as_str(), detail.base_commit.as_str()), ("/workspace/repo", "c0ffee"));
     assert_eq!(d.get(&run.run_id).await.unwrap().state(), State::Running);
 
     complete(&sessions, &drive).await;
@@ -181,7 +181,7 @@ async fn the_broker_finds_the_sandbox_behind_a_live_claim_only(d: &Deployment) {
         session_fence: drive.fence,
     };
     let found = d.work("sandbox-broker").resolve_lease(request.clone()).await.unwrap().into_inner();
-    assert_eq!(found.workdir, "/work/repo");
+    assert_eq!(found.workdir, "/workspace/repo");
     assert_eq!(found.endpoint, "http://broker-1.test");
     assert_eq!(found.tenant, "default");
     let stale = proto::ResolveLeaseRequest { session_fence: drive.fence - 1, ..request.clone() };
