@@ -26,7 +26,7 @@ async fn case_l18_bad_requests_are_refused_before_anything_is_made() {
         ("REPO_URL_INVALID", with("repo_url", json!("--upload-pack=touch /tmp/pwned"))),
         ("REPO_URL_INVALID", with("repo_url", json!("ext::sh -c 'touch /tmp/pwned'"))),
         ("REPO_URL_SCHEME", with("repo_url", json!("file:///etc"))),
-        ("REPO_URL_INVALID", with("repo_url", json!("https://user:password@example.com/x.git"))),
+        ("REPO_URL_CREDENTIALS", with("repo_url", json!("https://user:password@example.com/x.git"))),
         ("REPO_REF_INVALID", with("repo_ref", json!("--upload-pack=x"))),
         ("REPO_REF_INVALID", with("repo_ref", json!("a b; rm -rf /"))),
         ("WORKDIR_INVALID", with("workdir", json!("../../etc"))),

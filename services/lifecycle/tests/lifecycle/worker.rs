@@ -150,7 +150,10 @@ pub(crate) fn created(work: &proto::Work) -> Outcome {
 
 /// The folder is ready.
 pub(crate) fn bootstrapped() -> Outcome {
-    Outcome::Bootstrapped(proto::Bootstrapped { workdir: "/workspace/repo".to_owned(), base_commit: "c0ffee".to_owned() })
+    Outcome::Bootstrapped(proto::Bootstrapped {
+        workdir: "/workspace/repo".to_owned(),
+        base_commit: "c0ffee".to_owned(),
+    })
 }
 
 /// Neither the id nor the key finds anything.
