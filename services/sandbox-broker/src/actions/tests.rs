@@ -269,10 +269,14 @@ async fn case_l15_a_create_under_way_is_still_reported_when_it_was_released() {
     let task = task(Action::Allocate);
     let claim = stage.claims.take(&task, Instant::now());
     let released = async {
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        // Only once the provider was asked: before that it would be refused, not under way.
+        while !stage.provider.calls().contains(&"create") {
+            tokio::task::yield_now().await;
+        }
         stage.claims.answered("lease-1", 1, Answer::DesireChanged);
     };
-    let (outcome, ()) = tokio::join!(stage.act_in(&task, &claim), released);
+    let both = async { tokio::join!(stage.act_in(&task, &claim), released) };
+    let (outcome, ()) = tokio::time::timeout(Duration::from_secs(10), both).await.expect("the create was asked for");
     assert_eq!(outcome, Outcome::Created(identity()));
 }
 
